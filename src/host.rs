@@ -8,11 +8,11 @@ mod oom;
 pub(crate) mod survey;
 pub(crate) mod sysctls;
 
-use std::collections::HashMap;
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use ipnet::IpNet;
+use plan::hash::HashMap;
 use plan::iptables::constant::COUNTERS;
 use plan::mode::Mode;
 use plan::model::Family;

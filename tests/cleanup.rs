@@ -184,7 +184,7 @@ impl Node {
     }
 
     fn move_over(&self, in_use: Backend) -> CleanupReport {
-        let in_use = Family::BOTH.map(|family| (family, in_use)).into();
+        let in_use = Family::BOTH.map(|family| (family, in_use)).into_iter().collect();
         self.0.enter(|| cleanup::other_modes(Mode::Ipvs, &in_use)).unwrap()
     }
 }
@@ -558,7 +558,7 @@ fn packet_counters_go_unless_a_rule_names_them() {
     assert_eq!(counters.map(packets), [None, Some(0)]);
 
     node.restore("nft", Family::V4, "*filter\n:OTHER - [0:0]\n-X OTHER\nCOMMIT\n");
-    let in_use = Family::BOTH.map(|family| (family, Backend::Nft)).into();
+    let in_use = Family::BOTH.map(|family| (family, Backend::Nft)).into_iter().collect();
     let outcome = node.0.enter(|| cleanup::other_modes(Mode::Iptables, &in_use)).unwrap();
     assert_eq!(outcome, CleanupReport::default(), "mode iptables counts");
     let outcome = node.0.enter(|| cleanup::other_modes(Mode::Ipvs, &in_use)).unwrap();

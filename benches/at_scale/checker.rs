@@ -1,7 +1,6 @@
 //! Check that the kernel is exactly as it should be. It runs in a process of its own, whose planner
 //! is told the same, so that neither its memory nor its work is in what is measured.
 
-use std::collections::{HashMap, HashSet};
 use std::io::{BufRead as _, BufReader, Lines, Write as _, stdin};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread;
@@ -12,6 +11,7 @@ use kube_ipvs::kernel::Kernel as _;
 use kube_ipvs::kernel::linux::Linux;
 use plan::actual::Actual;
 use plan::event::Event;
+use plan::hash::{HashMap, HashSet};
 use plan::mode::Mode;
 use plan::model::Family;
 use plan::op::Op;
@@ -137,7 +137,7 @@ fn read_all(kernel: &mut Linux) -> Result<Actual> {
     let found = kernel.read_virtual_servers(&frontends)?;
     let found: Vec<_> = found.into_iter().collect::<Result<_, _>>()?;
     let found = frontends.into_iter().zip(found);
-    let mut sets = HashMap::new();
+    let mut sets = HashMap::default();
     for set in Family::BOTH.into_iter().flat_map(SetId::all) {
         if let Some(there) = kernel.read_set(set)? {
             sets.insert(set, there);
@@ -151,12 +151,12 @@ fn read_all(kernel: &mut Linux) -> Result<Actual> {
         virtual_servers: found.filter_map(|(frontend, found)| Some((frontend, found?))).collect(),
         sets,
         rule_sets: read_rule_sets(kernel)?,
-        chains: HashMap::new(),
+        chains: HashMap::default(),
     })
 }
 
 fn read_rule_sets(kernel: &mut Linux) -> Result<HashSet<Family>> {
-    let mut rule_sets = HashSet::new();
+    let mut rule_sets = HashSet::default();
     for family in Family::BOTH {
         if kernel.read_rule_set(family)?.is_complete {
             rule_sets.insert(family);

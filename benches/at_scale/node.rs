@@ -1,7 +1,6 @@
 //! The node that is measured: the real loop on the real kernel, told what the API would say.
 
 use std::cell::Cell;
-use std::collections::HashMap;
 use std::fs::File;
 use std::path::Path;
 use std::thread::{self, JoinHandle};
@@ -15,6 +14,7 @@ use kube_ipvs::kernel::rules::Rules;
 use kube_ipvs::kernel::worker::KernelHandle;
 use kube_ipvs::reconcile::{Input, Pace, Reconciler, Status};
 use plan::event::Event;
+use plan::hash::HashMap;
 use plan::model::Family;
 use plan::planner::Planner;
 use plan::scheduler::SchedulerName;
@@ -153,7 +153,7 @@ impl Node {
 /// A planner that knows nothing, and the kernel it plans for, in the calling thread's network
 /// namespace.
 pub(crate) fn open(kind: Kind) -> Result<(Planner, Linux)> {
-    let mut rules = HashMap::new();
+    let mut rules = HashMap::default();
     for family in Family::BOTH {
         rules.insert(family, Rules::open(family, kind.variant())?);
     }

@@ -1,12 +1,12 @@
 //! State that was read back from the kernel, in the same words as the desired state.
 
-use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 
 use crate::capacity::Capacity;
 use crate::chains::ChainId;
+use crate::hash::{HashMap, HashSet};
 use crate::kernel_objects::{Deadline, Entry, Frontend, VirtualServer};
 use crate::model::Family;
 use crate::sets::SetId;
@@ -95,6 +95,6 @@ impl FromIterator<Entry> for ActualSet {
 impl Default for ActualSet {
     /// An empty one of the capacity that a set has at first.
     fn default() -> Self {
-        Self { entries: HashSet::new(), n_unknown: 0, capacity: Capacity::FIRST }
+        Self { entries: HashSet::default(), n_unknown: 0, capacity: Capacity::FIRST }
     }
 }

@@ -3,11 +3,11 @@
 //! Services are planned in rounds. Each round takes out of here what it desires, so that only what
 //! is lacking is written. In the end, no Service desires what is left.
 
-use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
 use crate::actual::{Actual, ActualSet, ListedVirtualServer};
 use crate::chains::{ActualChains, ChainId};
+use crate::hash::{HashMap, HashSet};
 use crate::iptables::adoption::UnadoptedChains;
 use crate::iptables::desired::DesiredChains;
 use crate::ipvs::desired::Desired;
@@ -73,7 +73,7 @@ impl Unadopted {
     /// found or was taken out before, is left to the operations.
     pub fn adopt(&mut self, ops: Vec<Op>) -> Adopted {
         let mut adopted = Adopted::default();
-        let (mut taken, mut opened) = (HashSet::new(), Vec::new());
+        let (mut taken, mut opened) = (HashSet::default(), Vec::new());
         adopted.lacking.extend(self.chains.missing_tails().into_iter().map(Op::Chain));
         for op in ops {
             let op = match op {

@@ -4,9 +4,10 @@
 //! ([`Origin`]), and of those with the same reason, the oldest. The others wait, and when the owner
 //! goes, the next one takes over.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::ops::Bound::{Excluded, Unbounded};
 
+use crate::hash::HashMap;
 use crate::kernel_objects::Frontend;
 use crate::model::ServiceName;
 

@@ -6,9 +6,9 @@ mod selection;
 mod tests;
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
 use std::net::SocketAddr;
 
+use crate::hash::HashMap;
 use crate::model::{Conditions, Endpoint, EndpointSlice, Family, Protocol, ServicePort};
 
 pub use selection::{Decision, EndpointChoice, Selection, Topology};
@@ -39,7 +39,7 @@ impl<'a> EndpointsByPort<'a> {
     /// Those of these slices.
     #[must_use]
     pub fn new(family: Family, slices: &[&'a EndpointSlice]) -> Self {
-        let mut endpoints: HashMap<_, Vec<Listening<'_>>> = HashMap::new();
+        let mut endpoints: HashMap<_, Vec<Listening<'_>>> = HashMap::default();
         for slice in slices.iter().filter(|slice| slice.family == family) {
             for port in &slice.ports {
                 let same = endpoints.entry((&*port.name, port.protocol)).or_default();

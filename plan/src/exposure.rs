@@ -9,13 +9,13 @@ mod budget;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crate::endpoints::{Candidate, EndpointChoice, EndpointsByPort, Selection};
 use crate::facts::NodeFacts;
 use crate::hand_drain::DrainedChoice;
+use crate::hash::HashSet;
 use crate::kernel_objects::RealServer;
 use crate::local::{HealthCheck, LocalGap, Side};
 use crate::localhost::{LocalhostPort, localhost_port};
@@ -132,7 +132,7 @@ impl<'a> Exposure<'a> {
         }
         let addresses = Addresses::of(service, family, facts, settings, &mut self.problems);
         let endpoints = EndpointsByPort::new(family, slices);
-        let mut local_ready = HashSet::new();
+        let mut local_ready = HashSet::default();
         let mut ports = Vec::with_capacity(service.ports.len());
         for (index, port) in service.ports.iter().enumerate() {
             let n_frontends = addresses.n_frontends(port, facts, settings);

@@ -1,13 +1,14 @@
 //! Facts about this node: its Node object, its interfaces' addresses, its neighbours, its kernel, and
 //! the endpoints that its operator drains.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
 
 use crate::hand_drain::{HandDrain, HandDrains};
+use crate::hash::{HashMap, HashSet};
 use crate::model::{Family, Node};
 use crate::scheduler::SchedulerName;
 use crate::settings::{LocalDetection, NodePortAddresses, Settings};

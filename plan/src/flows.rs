@@ -7,9 +7,9 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
 use std::net::SocketAddr;
 
+use crate::hash::HashMap;
 use crate::kernel_objects::Frontend;
 use crate::model::{Family, Protocol};
 

@@ -6,10 +6,11 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use crate::actual::ActualSet;
 use crate::capacity::{Capacity, SetSize};
+use crate::hash::HashMap;
 use crate::op::Op;
 use crate::sets::{SetId, SetType};
 

@@ -33,6 +33,7 @@
 //! - [`planner`]: ties all this together; `parts`: changes too large for one round; `reports`: what
 //!   is new of the reports on Services; [`problem`]: what is wrong with the input: planning
 //!   returns problems, and never fails;
+//! - [`hash`]: maps and sets of all this;
 //! - [`preview`]: a change that is not made, and what it would write;
 //! - [`trace`]: a packet's way by what is planned;
 //! - `memory`: a kernel in memory, for tests, with the feature `testing`.
@@ -49,6 +50,7 @@ pub mod facts;
 pub mod flows;
 pub mod growth;
 pub mod hand_drain;
+pub mod hash;
 pub mod iptables;
 pub mod ipvs;
 pub mod kernel_objects;

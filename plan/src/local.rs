@@ -1,8 +1,8 @@
 //! Consequences of a Service being for this node's endpoints only, beside the kernel's state.
 
-use std::collections::HashMap;
 use std::num::NonZeroU16;
 
+use crate::hash::HashMap;
 use crate::mode::Mode;
 use crate::model::{Family, ServiceName};
 

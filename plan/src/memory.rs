@@ -4,7 +4,6 @@ mod chains;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
@@ -12,6 +11,7 @@ use ipnet::IpNet;
 use crate::actual::{Actual, ActualRealServer, ActualSet, ActualVirtualServer};
 use crate::capacity::{Capacity, SetSize};
 use crate::chains::{ChainId, SharedChain};
+use crate::hash::{HashMap, HashSet};
 use crate::kernel_objects::{Deadline, Entry, Frontend, RealServer, VirtualServer};
 use crate::mode::Mode;
 use crate::model::Family;
@@ -235,7 +235,7 @@ impl MemoryKernel {
         let there = self.state.virtual_servers.contains_key(&frontend);
         refuse_if(there, MemoryRefusal::VirtualServerExists)?;
         let server = Some(server.clone());
-        let made = ActualVirtualServer { server, real_servers: HashMap::new() };
+        let made = ActualVirtualServer { server, real_servers: HashMap::default() };
         self.state.virtual_servers.insert(frontend, made);
         Ok(())
     }

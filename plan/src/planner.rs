@@ -12,7 +12,7 @@ mod tests;
 mod traced;
 
 use std::cell::LazyCell;
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use crate::actual::{Actual, ListedVirtualServer};
@@ -21,6 +21,7 @@ use crate::event::Event;
 use crate::exposure::Exposure;
 use crate::facts::{BoundAddresses, NodeFacts};
 use crate::growth::SetSizes;
+use crate::hash::{HashMap, HashSet};
 use crate::iptables::desired::{ChainChanges, DesiredChains};
 use crate::ipvs::desired::{Changes, Desired};
 use crate::ipvs::diff;
@@ -130,16 +131,16 @@ impl Planner {
             desired,
             chains,
             set_sizes: SetSizes::default(),
-            problems: HashMap::new(),
+            problems: HashMap::default(),
             reports: Reports::default(),
             overfull: BTreeSet::new(),
-            health_checks: HashMap::new(),
+            health_checks: HashMap::default(),
             new_health_checks: Vec::new(),
             local_gaps: LocalGaps::default(),
-            localhost: HashMap::new(),
+            localhost: HashMap::default(),
             new_localhost: Vec::new(),
             led_by_rules: BTreeSet::new(),
-            relay: HashMap::new(),
+            relay: HashMap::default(),
             new_relay: Vec::new(),
         };
         if planner.settings.mode == Mode::Iptables {

@@ -1,7 +1,6 @@
 //! Reports on the Services so far: only what is different is reported again.
 
-use std::collections::HashMap;
-
+use crate::hash::HashMap;
 use crate::model::ServiceName;
 use crate::problem::Problem;
 

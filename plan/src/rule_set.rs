@@ -24,7 +24,6 @@ mod saved;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashSet;
 use std::fmt;
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -33,6 +32,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 use crate::facts::{BoundAddresses, NodeFacts};
+use crate::hash::HashSet;
 use crate::mode::Mode;
 use crate::model::Family;
 use crate::settings::Settings;

@@ -9,13 +9,14 @@ mod listed;
 mod queue;
 mod turn;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::endpoints::EndpointsByPort;
 use crate::event::Event;
 use crate::facts::{BoundAddresses, NodeFacts};
+use crate::hash::{HashMap, HashSet};
 use crate::iptables::tail;
 use crate::ipvs::desired::only_in_second;
 use crate::mode::Mode;
@@ -145,7 +146,7 @@ impl Store {
     /// those that every Service has entries in. Walks all Services.
     #[must_use]
     pub fn entries_to_come(&self) -> HashMap<SetId, usize> {
-        let mut entries = HashMap::new();
+        let mut entries = HashMap::default();
         for service in self.records.values().filter_map(|record| record.service.as_deref()) {
             let v4 = service.cluster_v4.map(IpAddr::V4);
             let cluster = v4.into_iter().chain(service.cluster_v6.map(IpAddr::V6));
@@ -174,7 +175,7 @@ impl Store {
             Some(service.created)
         };
         let contends_since =
-            |name: &ServiceName| created(name).filter(|_| contending.contains(name));
+            |name: &ServiceName| contending.contains(name).then(|| created(name)).flatten();
         self.dirty.sort_by_key(|name| (created(name), name.clone()), contends_since);
     }
 

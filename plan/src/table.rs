@@ -14,10 +14,10 @@
 //! `ip_vs_flush`, `ip_vs_trash_get_dest`), Linux 5.10 to 7.3.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use crate::hash::HashMap;
 use crate::kernel_objects::Frontend;
 use crate::model::Protocol;
 

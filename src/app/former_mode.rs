@@ -2,11 +2,11 @@
 //!
 //! The other mode is the one that this process served in before, or one whose state a start finds.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
+use plan::hash::HashMap;
 use plan::mode::Mode;
 use plan::model::Family;
 use plan::settings::Settings;

@@ -4,13 +4,13 @@
 //! kernel's worker, the servers, the metrics. So a switch is a restart, but for the process.
 //! [`Program`] is what stays.
 
-use std::collections::HashMap;
 use std::convert::Infallible;
 use std::future::Future;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, bail};
 use axum::Router;
+use plan::hash::HashMap;
 use plan::mode::Mode;
 use plan::model::Family;
 use plan::planner::Planner;

@@ -16,10 +16,10 @@ mod rules;
 pub mod sockets;
 mod state;
 
-use std::collections::HashMap;
 use std::fmt;
 use std::time::Duration;
 
+use plan::hash::HashMap;
 use plan::kernel_objects::LINK;
 use plan::mode::Mode;
 use plan::model::Family;

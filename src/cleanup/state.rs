@@ -110,7 +110,7 @@ pub(super) fn removal(found: &FoundLeftovers, chosen: &Settings) -> StateRemoval
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashMap;
+    use plan::hash::HashMap;
 
     use plan::actual::{ActualSet, ActualVirtualServer};
     use plan::model::{Family, Protocol};
@@ -134,8 +134,9 @@ mod tests {
             FoundLeftovers { link_kind: Some("dummy".into()), ..FoundLeftovers::default() };
         let actual = &mut found.actual;
         actual.link = true;
-        actual.addresses = ["10.96.0.1", "fd00:96::1"].map(|text| text.parse().unwrap()).into();
-        actual.local_addresses = ["192.168.0.11".parse().unwrap()].into();
+        actual.addresses =
+            ["10.96.0.1", "fd00:96::1"].map(|text| text.parse().unwrap()).into_iter().collect();
+        actual.local_addresses = ["192.168.0.11".parse().unwrap()].into_iter().collect();
         for (address, port) in [
             ("10.96.0.1", 443),
             ("fd00:96::1", 443),
@@ -145,7 +146,7 @@ mod tests {
             ("192.168.0.99", 30_080),
             ("172.30.0.1", 80),
         ] {
-            let there = ActualVirtualServer { server: None, real_servers: HashMap::new() };
+            let there = ActualVirtualServer { server: None, real_servers: HashMap::default() };
             actual.virtual_servers.insert(mk_frontend(address, port), there);
         }
         let cluster = Entry::AddressPort(mk_frontend("10.96.0.1", 443));
@@ -183,7 +184,7 @@ mod tests {
     fn a_route_of_ours_goes_with_the_virtual_servers_inside() {
         let mut found = mk_found();
         let routes: [IpNet; 2] = ["172.30.0.0/16", "fd00:97::/108"].map(|net| net.parse().unwrap());
-        found.actual.routes = routes.into();
+        found.actual.routes = routes.into_iter().collect();
         let removal = removal(&found, &Settings::new(""));
         assert_eq!(removal.routes, routes);
         assert!(removal.virtual_servers.contains(&mk_frontend("172.30.0.1", 80)));

@@ -4,12 +4,13 @@
 //! looked at twice, and only what differs both times counts.
 
 use std::cell::LazyCell;
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use plan::actual::ActualVirtualServer;
 use plan::chains::{ActualChains, ChainId, ChainOp};
+use plan::hash::{HashMap, HashSet};
 use plan::kernel_objects::{Entry, Frontend};
 use plan::mode::Mode;
 use plan::model::{Family, ServiceName};
@@ -111,7 +112,7 @@ struct Gathered {
 /// # Errors
 /// When a part of the kernel cannot be opened.
 pub fn open_reader(settings: &Settings, variant: Variant) -> Result<KernelReader, ReadError> {
-    let mut rules = HashMap::new();
+    let mut rules = HashMap::default();
     for family in &settings.families {
         let opened = Rules::open(*family, variant);
         let opened = opened.map_err(|error| ReadError::new(format!("{family} rules"), error))?;
@@ -225,7 +226,8 @@ impl Comparison {
         let unowned = listed.filter(|it| !outline.owners.contains_key(&it.frontend));
         let servers: HashMap<Frontend, ActualVirtualServer> = unowned
             .map(|it| {
-                let found = ActualVirtualServer { server: it.server, real_servers: HashMap::new() };
+                let found =
+                    ActualVirtualServer { server: it.server, real_servers: HashMap::default() };
                 (it.frontend, found)
             })
             .collect();
@@ -337,7 +339,7 @@ impl Outline {
             mode: *mode,
             families: families.clone(),
             rule_sets: families.iter().filter_map(|it| planner.rule_set(*it).ok()).collect(),
-            owners: HashMap::new(),
+            owners: HashMap::default(),
             services_with_chains: Vec::new(),
             n_waiting: planner.backlog(),
         })
@@ -450,7 +452,7 @@ impl Found {
 pub(super) fn services_by_address<'a>(
     owners: impl Iterator<Item = (&'a Frontend, &'a ServiceName)>,
 ) -> HashMap<IpAddr, BTreeSet<ServiceName>> {
-    let mut services = HashMap::<IpAddr, BTreeSet<ServiceName>>::new();
+    let mut services = HashMap::<IpAddr, BTreeSet<ServiceName>>::default();
     for (frontend, service) in owners {
         services.entry(frontend.address).or_default().insert(service.clone());
     }

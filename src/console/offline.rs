@@ -1,13 +1,13 @@
 //! The plan and the kernel without a running program: as a program with these flags would find them at
 //! its start.
 
-use std::collections::HashMap;
 use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ::plan::actual::Actual;
 use ::plan::event::Event;
+use ::plan::hash::HashMap;
 use ::plan::mode::Mode;
 use ::plan::model::{Family, ServiceName};
 use ::plan::op::{Op, Subject};
@@ -152,7 +152,7 @@ impl Node {
     fn differences(&mut self) -> Result<Differences, Failure> {
         self.read_virtual_servers().map_err(|error| unread_part(&error))?;
         let planner = self.planner();
-        let (mut ops, mut texts, mut unread) = (Vec::new(), HashMap::new(), Vec::new());
+        let (mut ops, mut texts, mut unread) = (Vec::new(), HashMap::default(), Vec::new());
         for family in &planner.settings().families {
             match self.compare_rules(&planner, *family, &mut ops) {
                 Ok(text) => drop(texts.insert(*family, text)),

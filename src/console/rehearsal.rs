@@ -3,12 +3,13 @@
 //! The loop lends copies of the Services that the change may be about, some at a time. They are
 //! planned here, so that the loop's own planner knows nothing of it (`plan::preview`).
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use plan::chains::ChainOp;
 use plan::event::Event;
+use plan::hash::HashMap;
 use plan::kernel_objects::{Entry, Frontend};
 use plan::model::{Protocol, Service, ServiceName};
 use plan::op::{Op, Subject};

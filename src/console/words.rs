@@ -185,7 +185,7 @@ fn balancing(server: Option<&VirtualServer>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashMap;
+    use plan::hash::HashMap;
 
     use plan::kernel_objects::RealServer;
     use plan::model::Protocol;
@@ -217,7 +217,7 @@ mod tests {
         let found = ActualRealServer { weight: 5, plain: false, deadline: None, connections: 2 };
         let found = ActualVirtualServer {
             server: None,
-            real_servers: HashMap::from([(real(1).socket(), found)]),
+            real_servers: HashMap::from_iter([(real(1).socket(), found)]),
         };
         assert_eq!(
             words(&Op::ChangeRealServer(frontend(), real(1)), &found),

@@ -1,9 +1,9 @@
 //! Settings that a start would serve with, found out without setting anything: for the console, where
 //! no program runs.
 
-use std::collections::HashMap;
 use std::path::Path;
 
+use plan::hash::HashMap;
 use plan::mode::Mode;
 use plan::model::Family;
 use plan::settings::Settings;

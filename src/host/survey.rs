@@ -1,8 +1,8 @@
 //! Survey of the host for a preflight: the probes of a start, with all facts.
 
-use std::collections::HashMap;
 use std::path::Path;
 
+use plan::hash::HashMap;
 use plan::mode::Mode;
 use plan::model::Family;
 

@@ -6,13 +6,13 @@
 //! thousand, so additions only cancel removals, and beyond 1,024 removals the addresses are not
 //! named.
 
-use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use netlink::{Notification, Protocol, Socket};
+use plan::hash::HashSet;
 use plan::kernel_objects::LINK;
 use tokio::sync::Notify;
 
@@ -277,7 +277,7 @@ mod tests {
         note(&mut happened, &mut ours, RTM_NEWADDR, &mk_address(OURS, address(1)));
         let link_local = "fe80::1".parse().unwrap();
         note(&mut happened, &mut ours, RTM_DELADDR, &mk_address(OURS, link_local));
-        let taken = HashSet::from([address(2)]);
+        let taken = HashSet::from_iter([address(2)]);
         assert_eq!(happened, Happened { taken, ..Happened::default() });
         note(&mut happened, &mut ours, RTM_DELADDR, &mk_address(OURS + 1, address(1)));
         assert!(happened.others && happened.taken.len() == 1);

@@ -6,12 +6,13 @@ mod rules;
 mod sysctls;
 
 use std::borrow::Cow;
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use plan::actual::{Actual, ActualSet, ActualVirtualServer, ListedVirtualServer};
 use plan::chains::{ActualChains, ChainOp};
 use plan::flows::{Flow, FlowTargets};
+use plan::hash::HashSet;
 use plan::kernel_objects::Frontend;
 use plan::memory::MemoryKernel;
 use plan::model::Family;

@@ -2,11 +2,11 @@
 //!
 //! Unlike [`linux`](super::linux), this works on kernels without IPVS or ipset too.
 
-use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 use plan::actual::{Actual, ActualSet, ActualVirtualServer};
+use plan::hash::{HashMap, HashSet};
 use plan::kernel_objects::{Entry, Frontend};
 use plan::model::Protocol;
 use plan::sets::SetId;
@@ -117,8 +117,8 @@ impl Leftovers {
             sets,
             routes: self.routes.ours().map_err(unread)?.into_iter().collect(),
             // Rules and chains are found by their text: `cleanup::rules`.
-            rule_sets: HashSet::new(),
-            chains: HashMap::new(),
+            rule_sets: HashSet::default(),
+            chains: HashMap::default(),
         };
         Ok(FoundLeftovers { actual, link_kind: link.map(|link| link.kind), foreign_sets })
     }
@@ -126,16 +126,16 @@ impl Leftovers {
     fn read_virtual_servers(
         &mut self,
     ) -> Result<HashMap<Frontend, ActualVirtualServer>, ReadError> {
-        let Some(ipvs) = &mut self.ipvs else { return Ok(HashMap::new()) };
+        let Some(ipvs) = &mut self.ipvs else { return Ok(HashMap::default()) };
         let servers =
             ipvs.list_services().map_err(|error| ReadError::new("virtual servers", error))?;
-        let there = || ActualVirtualServer { server: None, real_servers: HashMap::new() };
+        let there = || ActualVirtualServer { server: None, real_servers: HashMap::default() };
         let frontends = servers.iter().filter_map(|found| translate::frontend(&found.server.id));
         Ok(frontends.map(|frontend| (frontend, there())).collect())
     }
 
     fn read_sets(&mut self) -> Result<(HashMap<SetId, ActualSet>, Vec<SetId>), ReadError> {
-        let (mut sets, mut foreign) = (HashMap::new(), Vec::new());
+        let (mut sets, mut foreign) = (HashMap::default(), Vec::new());
         let Some(ipset) = &mut self.ipset else { return Ok((sets, foreign)) };
         let names = ipset.list_names().map_err(|error| ReadError::new("names of sets", error))?;
         for name in names {

@@ -21,13 +21,13 @@ mod tests {
     mod kernel;
 }
 
-use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 
 use plan::actual::{ActualSet, ActualVirtualServer, ListedVirtualServer};
 use plan::chains::ActualChains;
 use plan::flows::FlowTargets;
+use plan::hash::HashSet;
 use plan::kernel_objects::{Frontend, LINK};
 use plan::mode::Mode;
 use plan::model::Family;
@@ -224,7 +224,7 @@ impl Linux {
         let Some(ipvs) = &mut self.ipvs else { return all_failed(ops, &unused()) };
         let mut batch = ipvs::Batch::new();
         let unasked = unasked(ops, |op| push_ipvs(&mut batch, op));
-        let mut gone = HashSet::new();
+        let mut gone = HashSet::default();
         let results = match ipvs.send(&batch) {
             Ok(results) => in_place(ops, unasked, results, |op, error| {
                 if is_done_already(op, &error) {

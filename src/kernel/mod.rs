@@ -5,7 +5,6 @@
 //! netlink blocks and because the kernel works in order anyway. `fake` is for tests: it
 //! exists with the feature `testing`.
 
-use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -14,6 +13,7 @@ use ipnet::IpNet;
 use plan::actual::{ActualSet, ActualVirtualServer, ListedVirtualServer};
 use plan::chains::ActualChains;
 use plan::flows::FlowTargets;
+use plan::hash::{HashMap, HashSet};
 use plan::kernel_objects::Frontend;
 use plan::model::Family;
 use plan::op::Op;

@@ -6,13 +6,13 @@
 //! net/netfilter/ipvs/ip_vs_ctl.c), some six virtual servers of ten real servers: so only its beginning
 //! is read.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::Path;
 
 use plan::actual::ActualRealServer;
+use plan::hash::HashMap;
 use plan::kernel_objects::Frontend;
 
 use super::connection_table::{address_of, port_of, protocol_of};
@@ -175,13 +175,13 @@ TCP  0A60001E:0050 rr
             (([10, 244, 1, 12], 8_080).into(), actual(1, true, 5)),
             (([10, 244, 1, 11], 8_080).into(), actual(100, false, 0)),
         ];
-        assert_eq!(table.take(&tcp(10)), Some(of_tcp.into()));
+        assert_eq!(table.take(&tcp(10)), Some(of_tcp.into_iter().collect()));
         assert_eq!(table.take(&tcp(10)), None, "it is given away");
         let dns =
             Frontend { address: "fd00:96::10".parse().unwrap(), protocol: Protocol::Udp, port: 53 };
         let of_dns = [("[fd00:244:1::b]:5353".parse().unwrap(), actual(1, true, 7))];
-        assert_eq!(table.take(&dns), Some(of_dns.into()));
-        assert_eq!(table.take(&tcp(20)), Some(HashMap::new()));
+        assert_eq!(table.take(&dns), Some(of_dns.into_iter().collect()));
+        assert_eq!(table.take(&tcp(20)), Some(HashMap::default()));
     }
 
     #[test]

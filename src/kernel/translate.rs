@@ -1,11 +1,11 @@
 //! The planner's words and those of the `ipvs` and `ipset` crates, both ways.
 
-use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 use plan::actual::{ActualRealServer, ActualSet, ActualVirtualServer, ListedVirtualServer};
 use plan::capacity::{Capacity, SetSize};
+use plan::hash::HashSet;
 use plan::kernel_objects::{Deadline, Entry, Frontend, RealServer, VirtualServer};
 use plan::model::{Family, Protocol};
 use plan::scheduler::SchedulerName;
@@ -171,7 +171,7 @@ pub(super) fn is_same_kind(set: SetId, found: &ipset::Identity) -> bool {
 }
 
 pub(super) fn actual_set(found: &ipset::Set) -> ActualSet {
-    let (mut entries, mut n_unknown) = (HashSet::new(), found.undecoded);
+    let (mut entries, mut n_unknown) = (HashSet::default(), found.undecoded);
     for listed in &found.entries {
         match actual_entry(&listed.entry) {
             Some(entry) => drop(entries.insert(entry)),

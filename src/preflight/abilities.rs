@@ -1,8 +1,8 @@
 //! Privileges, kernel and iptables: what a start would probe.
 
-use std::collections::HashMap;
 use std::path::Path;
 
+use plan::hash::HashMap;
 use plan::model::Family;
 
 use super::{Check, CheckState};

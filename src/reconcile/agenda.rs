@@ -1,8 +1,9 @@
 //! A map whose entries have a due time, and are found by it.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::hash::Hash;
 
+use plan::hash::HashMap;
 use tokio::time::Instant;
 
 /// Entries by key, each with its due time. Only [`Agenda::iter`] walks all of them.
@@ -81,7 +82,7 @@ impl<K: Copy + Eq + Hash + Ord, V> Agenda<K, V> {
 
 impl<K, V> Default for Agenda<K, V> {
     fn default() -> Self {
-        Self { entries: HashMap::new(), queue: BTreeSet::new() }
+        Self { entries: HashMap::default(), queue: BTreeSet::new() }
     }
 }
 

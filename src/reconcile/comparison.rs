@@ -3,11 +3,11 @@
 //! Refused writes belong to the retry queue, and are retried at their time. Until then a comparison
 //! neither writes them nor takes them for changes by other programs.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use plan::actual::Actual;
 use plan::event::Event;
+use plan::hash::HashSet;
 use plan::ipvs::desired::Desired;
 use plan::kernel_objects::Frontend;
 use plan::mode::Mode;

@@ -4,11 +4,11 @@
 //! The console reads the kernel, and has each part compared by a question to the loop. The parts are
 //! those of `comparison`, and so are the functions that compare them.
 
-use std::collections::HashSet;
 use std::net::SocketAddr;
 
 use plan::actual::{ActualSet, ActualVirtualServer};
 use plan::chains::{ActualChains, ChainId};
+use plan::hash::HashSet;
 use plan::kernel_objects::Frontend;
 use plan::model::{Family, ServiceName};
 use plan::op::Op;

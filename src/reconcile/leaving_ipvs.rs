@@ -21,7 +21,7 @@
 
 mod copies;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -30,6 +30,7 @@ use plan::actual::{Actual, ActualSet, ListedVirtualServer};
 use plan::adoption::Unadopted;
 use plan::capacity::SetSize;
 use plan::facts::BoundAddresses;
+use plan::hash::HashSet;
 use plan::kernel_objects::{Entry, Frontend};
 use plan::mode::Mode;
 use plan::model::{Family, Protocol};

@@ -1,7 +1,8 @@
 //! Subjects that were written lately: a reading of the kernel from before a write says nothing about them.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
+use plan::hash::HashMap;
 use plan::op::{Op, Subject};
 use tokio::time::Instant;
 

@@ -24,10 +24,11 @@ mod rounds;
 mod rule_repairs;
 mod schedulers;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use plan::chains::ChainId;
+use plan::hash::HashSet;
 use plan::kernel_objects::Frontend;
 use plan::model::{Family, ServiceName};
 use plan::op::{Op, Phase, Subject};
@@ -189,7 +190,7 @@ impl Writer {
         }
         ops.sort_by_key(place);
         let api_server = if cx.leads_by_rules() {
-            HashSet::new()
+            HashSet::default()
         } else {
             cx.planner.asked_for_by(&ServiceName::api_server())
         };
@@ -237,7 +238,7 @@ impl Writer {
     ) -> Result<(), WorkerGone> {
         let removes_marker = |op: &Op| !cx.planner.unmarked_by(op).is_empty();
         let (mut last, mut ops): (Vec<Op>, Vec<Op>) = ops.into_iter().partition(removes_marker);
-        let mut failed = HashSet::new();
+        let mut failed = HashSet::default();
         if let Some(first) = ops.iter().position(|op| matches!(op, Op::CreateVirtualServer(..))) {
             let rest = ops.split_off(first);
             self.send(cx, ops, basis, &mut failed).await?;

@@ -41,7 +41,7 @@ async fn time_until_whole(world: &mut World, damage: impl FnOnce(&mut Actual)) -
 
 fn stranger_at(address: [u8; 4], port: u16) -> (Frontend, ActualVirtualServer) {
     let frontend = Frontend { address: address.into(), protocol: Protocol::Tcp, port };
-    let theirs = ActualVirtualServer { server: None, real_servers: [].into() };
+    let theirs = ActualVirtualServer { server: None, real_servers: [].into_iter().collect() };
     (frontend, theirs)
 }
 
@@ -254,7 +254,7 @@ async fn a_draining_or_foreign_virtual_server_is_no_drift() {
 async fn odd_periods_are_harmless() {
     for period in [Duration::ZERO, Duration::MAX] {
         let pace = Pace { min_sync_period: period, sync_period: period, ..Pace::default() };
-        let local_addresses = [NODE_ADDRESS.into()].into();
+        let local_addresses = [NODE_ADDRESS.into()].into_iter().collect();
         let fake = Fake::new(Actual { local_addresses, ..Actual::default() });
         let mut world = World::on(fake, pace);
         world.feed(&[tcp(1, &[1])]).await;
@@ -272,7 +272,7 @@ async fn odd_periods_are_harmless() {
 
 /// A node of both families, whose kernel has nothing yet.
 fn of_both_families() -> World {
-    let local_addresses = [NODE_ADDRESS.into()].into();
+    let local_addresses = [NODE_ADDRESS.into()].into_iter().collect();
     let settings = Settings { families: Family::BOTH.to_vec(), ..settings() };
     let fake = Fake::new(Actual { local_addresses, ..Actual::default() });
     World::with(settings, fake, Pace::default())

@@ -119,7 +119,7 @@ async fn a_change_that_comes_while_the_kernel_cannot_be_read_is_not_lost() {
 async fn a_foreign_virtual_server_survives() {
     let mut world = World::in_sync(&[tcp(1, &[1])]).await;
     let foreign = Frontend { address: [172, 16, 0, 1].into(), protocol: Protocol::Tcp, port: 80 };
-    let theirs = ActualVirtualServer { server: None, real_servers: [].into() };
+    let theirs = ActualVirtualServer { server: None, real_servers: [].into_iter().collect() };
     world.fake.disturb(|actual| {
         actual.virtual_servers.insert(foreign, theirs.clone());
     });

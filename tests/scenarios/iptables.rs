@@ -26,7 +26,8 @@ pub(crate) const SERVICES: ChainId = ChainId::shared(Family::V4, Table::Nat, Sha
 
 /// A kernel without chains.
 fn empty() -> Fake {
-    let local_addresses = [IpAddr::from(NODE_ADDRESS), IpAddr::from([127, 0, 0, 1])].into();
+    let local_addresses =
+        [IpAddr::from(NODE_ADDRESS), IpAddr::from([127, 0, 0, 1])].into_iter().collect();
     Fake::new(Actual { local_addresses, ..Actual::default() })
 }
 

@@ -40,7 +40,7 @@ fn order(log: &[Op]) -> Vec<Frontend> {
 }
 
 fn on(pace: Pace) -> World {
-    let local_addresses = [NODE_ADDRESS.into()].into();
+    let local_addresses = [NODE_ADDRESS.into()].into_iter().collect();
     World::on(Fake::new(Actual { local_addresses, ..Actual::default() }), pace)
 }
 

@@ -19,7 +19,7 @@ const CLUSTER_IP: SetId = SetId { kind: SetKind::ClusterIp, family: Family::V4 }
 fn mk_narrow() -> World {
     let set = || ActualSet { capacity: Capacity::new(4), ..ActualSet::default() };
     let actual = Actual {
-        local_addresses: [NODE_ADDRESS.into(), [127, 0, 0, 1].into()].into(),
+        local_addresses: [NODE_ADDRESS.into(), [127, 0, 0, 1].into()].into_iter().collect(),
         sets: SetId::all(Family::V4).map(|it| (it, set())).collect(),
         ..Actual::default()
     };

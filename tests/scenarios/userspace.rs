@@ -156,7 +156,8 @@ impl Node {
 }
 
 fn empty() -> Fake {
-    let local_addresses = [IpAddr::from(NODE_ADDRESS), IpAddr::from([127, 0, 0, 1])].into();
+    let local_addresses =
+        [IpAddr::from(NODE_ADDRESS), IpAddr::from([127, 0, 0, 1])].into_iter().collect();
     Fake::new(Actual { local_addresses, ..Actual::default() })
 }
 

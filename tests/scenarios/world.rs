@@ -50,7 +50,8 @@ pub(crate) struct World {
 impl World {
     /// A node with an empty kernel.
     pub(crate) fn new() -> Self {
-        let local_addresses = [IpAddr::from(NODE_ADDRESS), IpAddr::from([127, 0, 0, 1])].into();
+        let local_addresses =
+            [IpAddr::from(NODE_ADDRESS), IpAddr::from([127, 0, 0, 1])].into_iter().collect();
         Self::on(Fake::new(Actual { local_addresses, ..Actual::default() }), Pace::default())
     }
 

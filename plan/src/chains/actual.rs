@@ -1,9 +1,10 @@
 //! Chains of ours as found in the kernel.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use super::name::{ChainId, ChainName};
 use super::op::{ChainDigest, ChainDigester};
+use crate::hash::HashMap;
 use crate::mode::Mode;
 use crate::model::Family;
 use crate::rule_set::Table;
@@ -26,7 +27,7 @@ impl ActualChains {
     #[must_use]
     pub fn parse(mode: Mode, family: Family, saved: &str) -> Self {
         let mut shared = BTreeMap::<ChainId, Vec<Box<str>>>::new();
-        let mut own = HashMap::<ChainId, ChainDigester>::new();
+        let mut own = HashMap::<ChainId, ChainDigester>::default();
         let mut current = None;
         for line in saved.lines() {
             if let Some(name) = line.strip_prefix('*') {

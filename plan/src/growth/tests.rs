@@ -100,7 +100,11 @@ fn sets_grow_before_entries_are_added() {
         sizes.found(SET, Some(&set));
         let expected: Vec<&str> = [expected].into_iter().filter(|text| !text.is_empty()).collect();
         assert_eq!(growth(&sizes, &ops), expected, "{row}");
-        assert_eq!(growth(&SetSizes::of(&[(SET, set)].into()), &ops), expected, "{row}");
+        assert_eq!(
+            growth(&SetSizes::of(&[(SET, set)].into_iter().collect()), &ops),
+            expected,
+            "{row}"
+        );
     }
 }
 

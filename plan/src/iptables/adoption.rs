@@ -1,10 +1,11 @@
 //! Chains found at the start, and their adoption.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use super::desired::DesiredChains;
 use super::tail;
 use crate::chains::{ActualChains, ChainDigest, ChainId, ChainOp, RuleDigest};
+use crate::hash::HashMap;
 
 /// Chains that were found and no Service has asked for yet.
 #[derive(Debug, Default)]
@@ -111,7 +112,7 @@ impl UnadoptedChains {
 
 impl FoundChain {
     fn new(rules: Vec<Box<str>>) -> Self {
-        let mut counts = HashMap::new();
+        let mut counts = HashMap::default();
         for rule in &rules {
             *counts.entry(RuleDigest::of(rule)).or_insert(0) += 1;
         }

@@ -10,13 +10,14 @@ mod changes;
 mod comparison;
 mod shared;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::fragment::{ChainFragment, OwnChain, RuleClaim, SharedRule};
 use crate::chains::{ChainDigest, ChainHash, ChainId, ChainOp, ChainSubject, RuleDigest};
 use crate::claimants::{ClaimRank, Claimants, Contenders};
+use crate::hash::HashMap;
 use crate::kernel_objects::Frontend;
 use crate::mode::Mode;
 use crate::model::{Family, ServiceName};

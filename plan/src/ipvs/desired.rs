@@ -7,10 +7,11 @@
 mod changes;
 mod counted;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use crate::claimants::{ClaimRank, Claimants, Claimed, Withdrawn};
+use crate::hash::HashMap;
 use crate::ipvs::fragment::{Claim, Fragment};
 use crate::kernel_objects::{Entry, Frontend, RealServer};
 use crate::model::ServiceName;

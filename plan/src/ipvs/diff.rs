@@ -1,12 +1,13 @@
 //! Differences between the desired state and what was found, as operations.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 
 use crate::actual::{Actual, ActualSet, ActualVirtualServer};
 use crate::capacity::SetSize;
+use crate::hash::HashSet;
 use crate::ipvs::desired::Desired;
 use crate::ipvs::ownership::Ownership;
 use crate::kernel_objects::{Entry, Frontend};

@@ -5,10 +5,10 @@
 //! inside a local route of ours, or their entry in one of our sets. Short circuits are known by
 //! their network. kube-proxy writes the same, so what it left behind is ours too.
 
-use std::collections::HashSet;
 use std::net::IpAddr;
 
 use crate::actual::Actual;
+use crate::hash::HashSet;
 use crate::ipvs::desired::Desired;
 use crate::kernel_objects::{Entry, Frontend};
 use crate::model::{Family, Protocol};

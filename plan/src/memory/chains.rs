@@ -1,11 +1,11 @@
 //! Chains of iptables mode in memory.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::{MemoryRefusal, refuse_if};
 use crate::chains::ChainOp;
 use crate::chains::{ChainId, ChainName};
+use crate::hash::HashMap;
 
 type Chains = HashMap<ChainId, Vec<Box<str>>>;
 

@@ -1,6 +1,6 @@
 //! A Service as it is planned, with the reasons: for the people who ask.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
@@ -10,6 +10,7 @@ use super::chains::unspecified;
 use crate::claimants::Origin;
 use crate::endpoints::{Decision, EndpointsByPort, Topology};
 use crate::exposure::{selection, source_ranges};
+use crate::hash::HashSet;
 use crate::iptables::fragment::RuleClaim;
 use crate::ipvs::fragment::Claim;
 use crate::kernel_objects::{Frontend, RealServer, VirtualServer};

@@ -1,6 +1,6 @@
 //! Planning in ipvs mode, and what this mode alone is asked.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -10,6 +10,7 @@ use crate::actual::{Actual, ActualSet, ActualVirtualServer, ListedVirtualServer}
 use crate::adoption::Unadopted;
 use crate::capacity::Capacity;
 use crate::growth::SetSizes;
+use crate::hash::HashSet;
 use crate::ipvs::compile::{Compiled, compile};
 use crate::ipvs::desired::Changes;
 use crate::ipvs::diff;

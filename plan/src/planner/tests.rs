@@ -688,7 +688,7 @@ fn a_virtual_server_inside_a_route_of_ours_is_ours() {
     let mut actual = Actual { link: true, ..Actual::default() };
     actual.routes.insert("10.96.0.0/12".parse().unwrap());
     for address in ["10.96.0.77", "10.112.0.1"] {
-        let there = ActualVirtualServer { server: None, real_servers: HashMap::new() };
+        let there = ActualVirtualServer { server: None, real_servers: HashMap::default() };
         actual.virtual_servers.insert(frontend(address), there);
     }
     let removed: Vec<Op> =

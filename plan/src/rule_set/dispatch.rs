@@ -5,13 +5,12 @@
 //! are written in two steps. The first leaves alone all that the other mode's way needs. The second
 //! comes when virtual servers and addresses are there: it writes the dispatch, in one COMMIT of nat.
 
-use std::collections::HashSet;
-
 use super::chains;
 use super::jumps::jumps;
 use super::saved::Saved;
 use super::{RuleSet, RuleSetSettings, Table};
 use crate::facts::BoundAddresses;
+use crate::hash::HashSet;
 use crate::mode::Mode;
 use crate::model::Family;
 
@@ -75,7 +74,7 @@ fn is_of_dispatch(table: Table, chain: &str) -> bool {
 /// True if rules of mode iptables or userspace, ours or kube-proxy's, lead connections to Services.
 pub(super) fn is_led_by_rules(saved: &Saved<'_>) -> bool {
     let mut chains = Vec::from(ORIGINS);
-    let mut seen = HashSet::new();
+    let mut seen = HashSet::default();
     while let Some(chain) = chains.pop() {
         let rules = saved.rules(Table::Nat, chain);
         if is_portal(chain) && !rules.is_empty() {

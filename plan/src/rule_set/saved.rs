@@ -1,7 +1,6 @@
 //! Reading what `iptables-save` prints, and comparing.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::fmt;
 
 use ipnet::IpNet;
@@ -9,6 +8,7 @@ use ipnet::IpNet;
 use super::dispatch;
 use super::jumps::{COPY_JUMPS, superseded_jumps};
 use super::{Chain, Jump, JumpDestination, RuleSet, Table};
+use crate::hash::HashMap;
 use crate::mode::Mode;
 
 /// Differences between the rules that are there and those that should be.
@@ -193,7 +193,7 @@ impl fmt::Display for ChainDifference {
 
 impl<'a> Saved<'a> {
     pub(super) fn parse(text: &'a str) -> Self {
-        let mut by_chain: HashMap<_, Vec<&str>> = HashMap::new();
+        let mut by_chain: HashMap<_, Vec<&str>> = HashMap::default();
         let mut current = None;
         for line in text.lines().map(str::trim) {
             if let Some(name) = line.strip_prefix('*') {

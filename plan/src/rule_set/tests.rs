@@ -222,7 +222,7 @@ fn pods_that_may_be_another_nodes_are_masqueraded_on_the_way_to_a_short_circuit(
         let local = LocalTraffic::ClusterCidr { cluster: net(cluster), node: node.map(net) };
         let settings = mk_settings(Family::V4, false, local);
         let routes = routes.iter().copied().map(net).collect();
-        let rule_set = RuleSet::new(Family::V4, &settings.with_routes(routes, &HashSet::new()));
+        let rule_set = RuleSet::new(Family::V4, &settings.with_routes(routes, &HashSet::default()));
         let rules = &rule_set.chains()[5].rules;
         let (pods, node) = rules.split_at(rules.len() - 2);
         assert!(node.iter().all(|rule| rule.starts_with("-m addrtype --src-type LOCAL ")));
@@ -700,7 +700,7 @@ fn before_the_dispatch_everything_that_leads_stays_as_it_is() {
     let written = before.compare(&mk_saved(&before));
     assert!(written.matches(), "{written}");
     let routes = vec!["10.96.0.0/12".parse().unwrap()];
-    let routed = settings.with_routes(routes, &HashSet::new());
+    let routed = settings.with_routes(routes, &HashSet::default());
     let input = RuleSet::before_dispatch(Family::V4, &routed).first_input();
     assert!(input.contains("-A KUBE-POSTROUTING -s 10.96.0.0/12 "), "{input}");
 }

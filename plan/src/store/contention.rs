@@ -1,8 +1,8 @@
 //! Services that claim the same frontends, found before any of them is planned.
 
-use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
+use crate::hash::{HashMap, HashSet};
 use crate::kernel_objects::Frontend;
 use crate::model::{Family, Protocol, Service, ServiceName};
 use crate::settings::{Settings, ShortCircuitNetworks};
@@ -13,10 +13,10 @@ pub(super) fn contending<'a>(
     services: impl Iterator<Item = &'a Service> + Clone,
     settings: &Settings,
 ) -> HashSet<&'a ServiceName> {
-    let mut contending = HashSet::new();
-    let mut claimed: HashMap<Frontend, &ServiceName> = HashMap::new();
+    let mut contending = HashSet::default();
+    let mut claimed: HashMap<Frontend, &ServiceName> = HashMap::default();
     // At whatever address of the node.
-    let mut node_ports: HashMap<(Protocol, u16), &ServiceName> = HashMap::new();
+    let mut node_ports: HashMap<(Protocol, u16), &ServiceName> = HashMap::default();
     for service in services.clone() {
         let name = &service.name;
         // What is behind the limit is not claimed.

@@ -1,9 +1,10 @@
 //! Index of the Services by the facts about the node that they depend on, so that a change of a
 //! fact costs what depends on it.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use crate::hash::HashMap;
 use crate::model::{Family, Service, ServiceName};
 use crate::scheduler::SchedulerName;
 use crate::settings::ShortCircuitNetworks;

@@ -1,9 +1,10 @@
 //! Queue of the Services that have to be compiled again: first come, first served, but for those
 //! whose endpoints change while the kernel's state is taken over.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::turn::{Turn, TurnRank};
+use crate::hash::{HashMap, HashSet};
 use crate::model::ServiceName;
 
 /// The Services that wait, in the order in which they began to.
@@ -124,7 +125,7 @@ impl Queue {
         self.unfinished.remove(&service);
         if self.waiting.is_empty() {
             // At the start every Service was in here: its room is not needed again.
-            self.waiting = HashMap::new();
+            self.waiting = HashMap::default();
         }
         Some((service, turn))
     }
@@ -176,15 +177,18 @@ impl Queue {
         order.sort_by_cached_key(key);
         self.n_early = 0;
         for service in order {
-            let Some(Waiting { mut turn, .. }) = self.waiting.remove(&service) else { continue };
-            turn.set_early(contends_since(&service));
-            match turn.rank() {
-                Some(rank) => {
-                    self.waiting.insert(service.clone(), Waiting { turn, place: None });
-                    self.contending.insert((rank, service));
-                }
-                None => self.insert(Group::Early, service, turn),
+            let Some(waiting) = self.waiting.get_mut(&service) else { continue };
+            waiting.turn.set_early(contends_since(&service));
+            if let Some(rank) = waiting.turn.rank() {
+                waiting.place = None;
+                self.contending.insert((rank, service));
+                continue;
             }
+            let place = (Group::Early, self.next);
+            waiting.place = Some(place);
+            self.next += 1;
+            self.n_early += 1;
+            self.order.insert(place, service);
         }
         if let Some((_, turn)) = &mut self.first {
             turn.set_early(None);

@@ -1,6 +1,5 @@
 //! The node as it was planned: rules, entries, virtual servers and addresses that a packet meets.
 
-use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -9,6 +8,7 @@ use ipnet::IpNet;
 use super::rule::{Rule, UnreadableRule};
 use super::{Origin, Packet, frontend};
 use crate::chains::ChainId;
+use crate::hash::HashMap;
 use crate::iptables::fragment::ChainFragment;
 use crate::kernel_objects::{Entry, Frontend};
 use crate::model::{Family, ServiceName};
@@ -33,7 +33,7 @@ impl<'a> Planned<'a> {
         let family = packet.family();
         let service =
             planner.owner_as_seen_by_clients(&frontend(packet.protocol, packet.destination));
-        let mut planned = Self { planner, service: service.cloned(), chains: HashMap::new() };
+        let mut planned = Self { planner, service: service.cloned(), chains: HashMap::default() };
         planned.add_constant(family);
         if let Some(fragment) = service
             .and_then(|service| planner.chains_of(service))

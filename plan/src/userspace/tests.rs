@@ -1,6 +1,5 @@
-use std::collections::HashSet;
-
 use super::*;
+use crate::hash::HashSet;
 use crate::rule_set::{JumpPlace, LocalTraffic};
 
 /// Chains and rules as `iptables-save` prints them, edited by hand.

@@ -1,9 +1,10 @@
 //! The same properties of iptables mode, and those that it alone has.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use plan::actual::Actual;
 use plan::chains::{ActualChains, ChainId, ChainName, ChainOp, PortChain, SharedChain};
+use plan::hash::HashMap;
 use plan::memory::MemoryKernel;
 use plan::mode::Mode;
 use plan::model::Family;

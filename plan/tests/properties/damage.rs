@@ -180,7 +180,7 @@ pub(crate) fn add_foreign(actual: &mut Actual, settings: &Settings) {
         }
     }
     for frontend in foreign {
-        let real_servers = [(foreign_socket(), strange_real_server())].into();
+        let real_servers = [(foreign_socket(), strange_real_server())].into_iter().collect();
         let server = Some(foreign_server());
         actual.virtual_servers.insert(frontend, ActualVirtualServer { server, real_servers });
     }

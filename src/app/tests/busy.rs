@@ -125,7 +125,7 @@ fn health_and_metrics_are_answered_in_the_middle_of_a_round_with_a_very_large_se
     let (let_go, leave) = mpsc::channel();
     let (end, ended) = tokio::sync::oneshot::channel::<()>();
     let program = thread::spawn(move || {
-        let local_addresses = [[192, 0, 2, 11].into()].into();
+        let local_addresses = [[192, 0, 2, 11].into()].into_iter().collect();
         let source = Manifests::new(folder.path(), &Options::new("node-1")).unwrap();
         let (inquiries, questions) = inquiry::inquiries();
         let parts = Parts {

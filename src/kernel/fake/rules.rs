@@ -1,8 +1,8 @@
 //! The constant rules of a fake kernel.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
+use plan::hash::HashMap;
 use plan::model::Family;
 use plan::op::Op;
 use plan::rule_set::RuleSet;

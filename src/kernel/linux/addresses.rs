@@ -1,8 +1,8 @@
 //! Addresses on the dummy interface.
 
-use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
+use plan::hash::{HashMap, HashSet};
 use plan::kernel_objects::LINK;
 use plan::op::{Op, Subject};
 use rustix::io::Errno;

@@ -24,7 +24,7 @@ const OPEN_SCTP: [&str; 5] = ["ESTABLISHED", "C-REPLIED", "C-ECHOED", "S-SENT", 
 
 /// Counts the open connections of TCP and SCTP by virtual server and real server.
 pub(super) fn count_open() -> Result<OpenConnections, ReadError> {
-    let mut counts = OpenConnections::new();
+    let mut counts = OpenConnections::default();
     let unread = |error: io::Error| ReadError::new("connections of IPVS", error);
     let each = |entry: TableEntry<'_>| {
         if let Some(servers) = open(&entry) {

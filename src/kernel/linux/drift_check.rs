@@ -1,7 +1,6 @@
 //! The drift check: signs that something was flushed, deleted or added, at constant cost.
 
-use std::collections::HashMap;
-
+use plan::hash::HashMap;
 use plan::mode::Mode;
 use plan::sets::SetId;
 
@@ -52,7 +51,7 @@ impl Linux {
     /// The kernel walks a set's buckets to count: some 25 ns an entry.
     fn set_entries(&mut self) -> Result<HashMap<SetId, u32>, ReadError> {
         if self.mode != Mode::Ipvs {
-            return Ok(HashMap::new());
+            return Ok(HashMap::default());
         }
         let sets: Vec<SetId> = self.families.iter().copied().flat_map(SetId::all).collect();
         let headers = if self.is_crowded {
@@ -69,7 +68,7 @@ impl Linux {
         self.is_crowded |= headers.len() > CROWD * sets.len();
         let found: HashMap<ipset::Name, &ipset::Header> =
             headers.iter().map(|header| (header.identity.name, header)).collect();
-        let mut entries = HashMap::with_capacity(sets.len());
+        let mut entries = HashMap::default();
         for set in sets {
             let name =
                 translate::set_name(set).map_err(|error| ReadError::new(set.name(), error))?;

@@ -1,8 +1,8 @@
 //! Operations as messages in a batch, and a result for each operation again.
 
-use std::collections::HashMap;
 use std::fmt::Display;
 
+use plan::hash::HashMap;
 use plan::op::Op;
 
 use super::super::{Refusal, RefusalClass, translate};

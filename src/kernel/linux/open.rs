@@ -1,7 +1,6 @@
 //! Opening the kernel's handles: those that change it, and those that only read.
 
-use std::collections::HashMap;
-
+use plan::hash::HashMap;
 use plan::mode::Mode;
 use plan::model::Family;
 

@@ -1,8 +1,7 @@
 //! Local routes, which replace addresses (`serviceRoutes`).
 
-use std::collections::HashSet;
-
 use ipnet::IpNet;
+use plan::hash::HashSet;
 use plan::op::Op;
 use rustix::io::Errno;
 

@@ -1,9 +1,9 @@
 //! The rules: iptables' programs, what was found complete, and the lock around both. The constant rules
 //! are written and found complete here.
 
-use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
+use plan::hash::{HashMap, HashSet};
 use plan::model::Family;
 use plan::rule_set::RuleSet;
 
@@ -30,7 +30,7 @@ impl SharedRules {
     pub(super) fn open(programs: HashMap<Family, Rules>) -> Result<Self, netlink::Error> {
         let watch = |(family, rules): (&Family, &Rules)| Ok((*family, RulesWatch::open(rules)?));
         let watches = programs.iter().map(watch).collect::<Result<_, netlink::Error>>()?;
-        let rules = LinuxRules { programs, rule_sets: HashMap::new(), watches };
+        let rules = LinuxRules { programs, rule_sets: HashMap::default(), watches };
         Ok(Self(Arc::new(Mutex::new(rules))))
     }
 
@@ -45,9 +45,9 @@ impl SharedRules {
         let mut rules = match self.0.try_lock() {
             Ok(rules) => rules,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return HashSet::new(),
+            Err(TryLockError::WouldBlock) => return HashSet::default(),
         };
-        let mut untouched = HashSet::new();
+        let mut untouched = HashSet::default();
         for (family, watch) in &mut rules.watches {
             match watch.untouched() {
                 Ok(true) => drop(untouched.insert(*family)),

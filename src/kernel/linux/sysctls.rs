@@ -1,8 +1,8 @@
 //! Sysctls and IPVS timeouts that are kept at their desired values.
 
-use std::collections::HashSet;
 use std::path::Path;
 
+use plan::hash::HashSet;
 use plan::model::Family;
 
 use super::{Linux, sysctl};

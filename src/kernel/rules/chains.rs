@@ -11,10 +11,10 @@ mod refusal;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use plan::chains::{ChainId, ChainName, ChainOp};
+use plan::hash::{HashMap, HashSet};
 use plan::rule_set::Table;
 
 use super::super::{Refusal, RefusalClass};
@@ -87,7 +87,7 @@ pub(super) fn write(programs: &mut impl ChainPrograms, ops: &[&ChainOp]) -> Chai
 /// are very many, some go ahead. The last of them, and all that leads to them, stay together.
 fn steps<'a, 'b>(ops: &'a [&'b ChainOp], most_chains: usize) -> Vec<&'a [&'b ChainOp]> {
     let (mut steps, mut begin) = (Vec::new(), 0);
-    let (mut touched, mut removed) = (HashSet::new(), HashSet::new());
+    let (mut touched, mut removed) = (HashSet::default(), HashSet::default());
     for (at, op) in ops.iter().enumerate() {
         let chain = op.chain();
         let is_declared = matches!(op, ChainOp::Write(..) | ChainOp::Remove(_));
@@ -183,7 +183,7 @@ impl<P: ChainPrograms> Step<'_, P> {
 
     /// Settles the deletions of rules that are not there.
     fn settle_deleted(&mut self, part: &[usize]) {
-        let mut found: HashMap<ChainId, Option<Vec<String>>> = HashMap::new();
+        let mut found: HashMap<ChainId, Option<Vec<String>>> = HashMap::default();
         for at in part {
             let Some(ChainOp::Delete(chain, rule)) = self.ops.get(*at) else { continue };
             let rules = match found.entry(*chain) {

@@ -6,11 +6,11 @@
 //! the start, and from every comparison of a part that was not as expected and turned out to be in
 //! order.
 
-use std::collections::HashMap;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use plan::adoption::Unadopted;
+use plan::hash::HashMap;
 use plan::mode::Mode;
 use plan::model::Family;
 use plan::op::Subject;
@@ -269,7 +269,7 @@ fn n_own_entries(cx: &Context, set: SetId) -> i64 {
 /// Returns the number of virtual servers, and of entries of each set, that may or may not exist
 /// because the kernel refused a write.
 fn n_pending(retry_queue: &RetryQueue) -> (i64, HashMap<SetId, i64>) {
-    let (mut virtual_servers, mut entries) = (0, HashMap::new());
+    let (mut virtual_servers, mut entries) = (0, HashMap::default());
     for (subject, _) in retry_queue.iter() {
         match subject {
             Subject::VirtualServer(_) => virtual_servers += 1,

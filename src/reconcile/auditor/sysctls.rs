@@ -3,9 +3,9 @@
 //! Another program that sets one again and again is not fought with: each time ours is set later, up
 //! to a minute. A read-only `/proc/sys` is logged once, and again when it changes.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
+use plan::hash::HashMap;
 use tokio::time::Instant;
 use tracing::{info, warn};
 

@@ -4,9 +4,8 @@
 //! refuses the rules that lead there as well: they wait for the chain's next attempt, and all others
 //! are written.
 
-use std::collections::{HashMap, HashSet};
-
 use plan::chains::{ActualChains, ChainId, ChainName, ChainOp, ChainSubject, RuleDigest};
+use plan::hash::{HashMap, HashSet};
 use plan::model::Family;
 use plan::op::{Op, Phase, Subject};
 use plan::planner::Planner;
@@ -102,7 +101,7 @@ pub(super) fn retry_dependents(retry_queue: &mut RetryQueue, resolved: &[Subject
 
 /// Leaves out changes of single rules in shared chains that are written as a whole.
 pub(super) fn merge(ops: &mut Vec<Op>) {
-    let mut whole = HashSet::new();
+    let mut whole = HashSet::default();
     ops.retain(|op| match op {
         Op::Chain(ChainOp::Write(chain, _)) if is_shared(chain) => whole.insert(*chain),
         _ => true,
@@ -263,7 +262,7 @@ impl Writer {
         }
         ops.sort_by_key(place);
         let now = Instant::now();
-        let mut missing = HashMap::<ChainId, Instant>::new();
+        let mut missing = HashMap::<ChainId, Instant>::default();
         let mut left = Vec::with_capacity(ops.len());
         for op in ops {
             let Op::Chain(change) = &op else { continue };

@@ -6,8 +6,7 @@
 //!   written after its virtual server, its address and its own entries are confirmed, and goes
 //!   before them.
 
-use std::collections::{HashMap, HashSet};
-
+use plan::hash::{HashMap, HashSet};
 use plan::kernel_objects::Frontend;
 use plan::op::{Op, Subject};
 use plan::planner::Planner;
@@ -22,7 +21,7 @@ pub(super) fn await_markers(planner: &Planner, retry_queue: &mut RetryQueue, ops
     if retry_queue.is_empty() {
         return;
     }
-    let mut waiting = HashSet::new();
+    let mut waiting = HashSet::default();
     ops.retain(|op| {
         if let Op::CreateVirtualServer(frontend, _) = op
             && let Some((marker, due)) = first_pending(planner.markers_of(frontend), retry_queue)
@@ -147,7 +146,7 @@ pub(super) fn keep_short_circuits(
     if ops.is_empty() {
         return;
     }
-    let mut waits_for: HashMap<Subject, (Subject, Instant)> = HashMap::new();
+    let mut waits_for: HashMap<Subject, (Subject, Instant)> = HashMap::default();
     for (subject, pending) in retry_queue.leading() {
         let Subject::Entry(set, entry) = subject else { continue };
         let due = retry_queue.due_time(subject).filter(|_| may_be_there(pending));

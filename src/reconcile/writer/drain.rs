@@ -16,11 +16,12 @@ mod open;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use plan::actual::{ActualRealServer, ActualVirtualServer};
+use plan::hash::{HashMap, HashSet};
 use plan::kernel_objects::Frontend;
 use plan::model::{Family, Protocol};
 use plan::op::Op;
@@ -86,7 +87,7 @@ impl Drain {
             clock: Clock::read(),
             draining: Agenda::default(),
             n_removed_when_drained: 0,
-            held: HashMap::new(),
+            held: HashMap::default(),
         }
     }
 

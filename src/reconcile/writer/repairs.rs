@@ -1,7 +1,6 @@
 //! Repairs: what other programs changed is reported, and put back.
 
-use std::collections::HashSet;
-
+use plan::hash::HashSet;
 use plan::op::{Op, Subject};
 use tokio::time::Instant;
 use tracing::warn;

@@ -1,8 +1,9 @@
 //! Repairs of the constant rules in ipvs mode, beside the loop: iptables' programs wait for the lock of
 //! x_tables, and changes of Services must not wait with them. Families take turns.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 
+use plan::hash::HashSet;
 use plan::model::Family;
 use plan::op::{Op, Subject};
 use tokio::time::Instant;
@@ -120,7 +121,7 @@ impl Writer {
             }
             Ok(RuleRepair { written: Some(result), took }) => {
                 let is_drift = self.report_drift(cx, std::slice::from_ref(&op));
-                let (ops, mut failed) = (vec![op], HashSet::new());
+                let (ops, mut failed) = (vec![op], HashSet::default());
                 self.written(cx, ops, vec![result], took, Basis::Reading, &mut failed);
                 Some(is_drift)
             }

@@ -72,7 +72,7 @@ fn foreign() -> Frontend {
 }
 
 fn foreign_server() -> ActualVirtualServer {
-    ActualVirtualServer { server: None, real_servers: [].into() }
+    ActualVirtualServer { server: None, real_servers: [].into_iter().collect() }
 }
 
 fn set(kind: SetKind) -> SetId {

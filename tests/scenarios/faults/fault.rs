@@ -221,7 +221,7 @@ fn forestall(op: &Op, actual: &mut Actual) {
         Op::RemoveEntry(set, entry) => take_entry(*set, *entry, actual),
         Op::CreateVirtualServer(frontend, _) => {
             let theirs: IpAddr = [172, 16, 0, 9].into();
-            let real_servers = [((theirs, 80).into(), THEIRS)].into();
+            let real_servers = [((theirs, 80).into(), THEIRS)].into_iter().collect();
             let made = ActualVirtualServer { server: None, real_servers };
             actual.virtual_servers.entry(*frontend).or_insert(made);
         }

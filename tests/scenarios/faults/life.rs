@@ -280,11 +280,12 @@ impl Life {
 
 /// One set is there already, and will be too small.
 fn kernel() -> Fake {
-    let local_addresses = [IpAddr::from(NODE_ADDRESS), IpAddr::from([127, 0, 0, 1])].into();
-    let virtual_servers = [foreign()].into();
+    let local_addresses =
+        [IpAddr::from(NODE_ADDRESS), IpAddr::from([127, 0, 0, 1])].into_iter().collect();
+    let virtual_servers = [foreign()].into_iter().collect();
     let cluster_addresses = SetId { kind: SetKind::ClusterIp, family: Family::V4 };
     let small = ActualSet { capacity: Capacity::new(4), ..ActualSet::default() };
-    let sets = [(cluster_addresses, small)].into();
+    let sets = [(cluster_addresses, small)].into_iter().collect();
     Fake::new(Actual { local_addresses, virtual_servers, sets, ..Actual::default() })
 }
 
@@ -293,7 +294,7 @@ pub(super) fn foreign() -> (Frontend, ActualVirtualServer) {
     let at = Frontend { address: [172, 16, 0, 1].into(), protocol: Protocol::Tcp, port: 80 };
     let real = ActualRealServer { weight: 3, plain: false, deadline: None, connections: 5 };
     let socket = (IpAddr::from([172, 16, 0, 2]), 80).into();
-    let real_servers = [(socket, real)].into();
+    let real_servers = [(socket, real)].into_iter().collect();
     (at, ActualVirtualServer { server: None, real_servers })
 }
 

@@ -137,8 +137,8 @@ async fn settle(world: &mut World) {
 }
 
 async fn ride_out(mode: Mode, steps: Vec<Step>, weather: Vec<(Weather, usize)>) {
-    let local_addresses = [IpAddr::from(NODE_ADDRESS)].into();
-    let virtual_servers = [foreign()].into();
+    let local_addresses = [IpAddr::from(NODE_ADDRESS)].into_iter().collect();
+    let virtual_servers = [foreign()].into_iter().collect();
     let fake = Fake::new(Actual { local_addresses, virtual_servers, ..Actual::default() });
     let is_over = stormy(&fake, weather);
     let mut cluster = BTreeMap::new();

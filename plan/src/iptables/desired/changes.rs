@@ -1,13 +1,14 @@
 //! State from before a change, of everything that the change has touched: comparing it with what is
 //! after gives the operations, however often something went back and forth in between.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::shared::RuleOwner;
 use super::{ChainChange, Contenders, DesiredChains};
 use crate::chains::{ChainDigest, ChainId, ChainOp};
+use crate::hash::HashMap;
 use crate::iptables::fragment::{RuleClaim, SharedRule};
 use crate::kernel_objects::Frontend;
 use crate::model::{Protocol, ServiceName};

@@ -1,11 +1,12 @@
 //! Differences between the desired chains and those that were found.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::DesiredChains;
 use super::changes::SharedChange;
 use super::shared::{RuleOwner, SharedRules};
 use crate::chains::{ActualChains, ChainDigest, ChainId, ChainOp, ChainSubject, RuleDigest};
+use crate::hash::HashSet;
 use crate::iptables::fragment::ChainFragment;
 use crate::model::{Family, ServiceName};
 
@@ -92,7 +93,7 @@ impl DesiredChains {
         let of_services = digests.strip_suffix(&*tail);
         let mut change = SharedChange { is_rewritten: of_services.is_none(), ..Default::default() };
         let of_services = of_services.unwrap_or(&digests);
-        let mut seen = HashSet::new();
+        let mut seen = HashSet::default();
         let mut by_owner = BTreeMap::<&RuleOwner, Vec<RuleDigest>>::new();
         for (rule, digest) in found.iter().zip(of_services) {
             let owner = desired.owner(*digest);

@@ -1,8 +1,9 @@
 //! Rules of one shared chain, by the Services that own them.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
 use crate::chains::RuleDigest;
+use crate::hash::HashMap;
 use crate::kernel_objects::Frontend;
 use crate::model::ServiceName;
 

@@ -1,7 +1,8 @@
 //! A set whose members are there as long as someone needs them.
 
-use std::collections::HashMap;
 use std::hash::Hash;
+
+use crate::hash::HashMap;
 
 /// Members, and how many need each.
 #[derive(Debug, Clone)]
@@ -52,6 +53,6 @@ impl<T: Eq + Hash> Counted<T> {
 
 impl<T> Default for Counted<T> {
     fn default() -> Self {
-        Self(HashMap::new())
+        Self(HashMap::default())
     }
 }

@@ -80,7 +80,7 @@ fn mk_real_server(family: Family) -> RealServer {
 /// an entry.
 fn mk_linux(variant: Variant, n_of_each: u16) -> Linux {
     let rules = Family::BOTH.map(|family| (family, Rules::open(family, variant).unwrap()));
-    let mut linux = Linux::open(rules.into(), Mode::Ipvs).unwrap();
+    let mut linux = Linux::open(rules.into_iter().collect(), Mode::Ipvs).unwrap();
     let mut ops = vec![Op::CreateLink];
     let size = SetSize { capacity: Capacity::FIRST, expected: 0 };
     for family in Family::BOTH {
@@ -134,7 +134,7 @@ fn sees_what_others_do(variant: Variant, name: &str) {
         assert_eq!(whole.n_virtual_servers, Some(10));
         assert_eq!(whole.set_entries.len(), 2 * plan::sets::ALL.len());
         assert_eq!(whole.set_entries[&CLUSTER_IP], 5);
-        assert_eq!(whole.untouched, Family::BOTH.into());
+        assert_eq!(whole.untouched, Family::BOTH.into_iter().collect());
         assert_eq!(linux.drift_check().unwrap(), whole);
 
         let number = |linux: &mut Linux| linux.drift_check().unwrap().n_virtual_servers;
@@ -161,18 +161,18 @@ fn sees_what_others_do(variant: Variant, name: &str) {
         tool("ipset flush KUBE-CLUSTER-IP");
         assert_eq!(linux.drift_check().unwrap().set_entries[&CLUSTER_IP], 0);
         tool(&format!("ip6tables-{name} -t nat -F KUBE-SERVICES"));
-        assert_eq!(linux.drift_check().unwrap().untouched, [Family::V4].into());
+        assert_eq!(linux.drift_check().unwrap().untouched, [Family::V4].into_iter().collect());
         assert_eq!(
             Family::BOTH.map(|family| linux.read_rule_set(family).unwrap().is_complete),
             [true, false]
         );
         assert_eq!(linux.apply(&[Op::WriteRuleSet(Family::V6)]), [Ok(())]);
-        assert_eq!(linux.drift_check().unwrap().untouched, Family::BOTH.into());
+        assert_eq!(linux.drift_check().unwrap().untouched, Family::BOTH.into_iter().collect());
         tool("ip link del kube-ipvs0");
         assert!(!linux.drift_check().unwrap().link);
         tool(&format!("iptables-{name} -t nat -F"));
         tool(&format!("iptables-{name} -t nat -X KUBE-LOAD-BALANCER"));
-        assert_eq!(linux.drift_check().unwrap().untouched, [Family::V6].into());
+        assert_eq!(linux.drift_check().unwrap().untouched, [Family::V6].into_iter().collect());
     });
 }
 
@@ -217,11 +217,11 @@ fn an_address_goes_whatever_its_prefix_is() {
         let addresses: [IpAddr; 5] =
             ["10.96.0.1", "10.96.0.2", "fd00:96::1", "10.96.0.3", "10.96.0.4"]
                 .map(|text| text.parse().unwrap());
-        assert_eq!(linux.read_addresses().unwrap().bound, addresses.into());
+        assert_eq!(linux.read_addresses().unwrap().bound, addresses.into_iter().collect());
         let absent = Op::UnbindAddress("10.96.0.9".parse().unwrap());
         let ops: Vec<Op> = addresses.map(Op::UnbindAddress).into_iter().chain([absent]).collect();
         assert_eq!(linux.apply(&ops), vec![Ok(()); 6]);
-        assert_eq!(linux.read_addresses().unwrap().bound, HashSet::new());
+        assert_eq!(linux.read_addresses().unwrap().bound, HashSet::default());
     });
 }
 

@@ -1,9 +1,9 @@
 //! Prints of the chains of Services: known again rule by rule, and what explains a difference.
 
-use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use plan::chains::{ChainId, ChainName, ChainOp};
+use plan::hash::HashMap;
 use plan::rule_set::Table;
 
 /// The chains of Services, each with a hash of each of its rules. A chain without rules is left out.

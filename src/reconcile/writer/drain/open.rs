@@ -4,11 +4,11 @@
 //! their ports again. So a real server has drained as soon as none of its connections is open, at two
 //! checks in a row: an open one may have been on its way into the table.
 
-use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use plan::actual::ActualVirtualServer;
+use plan::hash::HashSet;
 use plan::kernel_objects::Frontend;
 use plan::mode::Mode;
 use tokio::time::Instant;

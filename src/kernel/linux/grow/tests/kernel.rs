@@ -1,7 +1,7 @@
 //! On a real kernel, each test in a network namespace of its own. They need root, `ip`, `ipset` and
 //! `iptables`.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::path::Path;
 use std::process::{self, Command, Stdio};
@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ipset::{Counters, Entry, EntryOptions, SetOptions, SetSpec, SetType};
+use plan::hash::HashMap;
 use plan::kernel_objects::{Entry as Planned, Frontend};
 use plan::model::Protocol;
 use plan::op::Op;
@@ -67,7 +68,7 @@ fn tool(arguments: &str) -> Result<String, String> {
 fn mk_linux() -> Linux {
     // The oldest kernels do not load it by themselves.
     succeed("modprobe", &["ip_vs"]);
-    Linux::open(HashMap::new(), plan::mode::Mode::Ipvs).unwrap()
+    Linux::open(HashMap::default(), plan::mode::Mode::Ipvs).unwrap()
 }
 
 fn size(capacity: u32, expected: usize) -> SetSize {

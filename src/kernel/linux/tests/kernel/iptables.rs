@@ -1,10 +1,10 @@
 //! iptables mode: only what is used is opened, and drift is noticed beside changes of ours.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use plan::chains::{ChainHash, ChainId, ChainOp, PortChain, ServicePortName, SharedChain};
+use plan::hash::HashSet;
 use plan::model::ServiceName;
 use plan::rule_set::{OptionalRules, Table};
 
@@ -47,7 +47,7 @@ fn jump(family: Family, number: usize) -> Arc<str> {
 /// Both families with their constant rules and a few Services, read.
 fn mk_iptables(variant: Variant) -> Linux {
     let rules = Family::BOTH.map(|family| (family, Rules::open(family, variant).unwrap()));
-    let mut linux = Linux::open(rules.into(), Mode::Iptables).unwrap();
+    let mut linux = Linux::open(rules.into_iter().collect(), Mode::Iptables).unwrap();
     for family in Family::BOTH {
         linux.set_desired_rules(mk_rule_set(family));
         assert_eq!(linux.apply(&[Op::WriteRuleSet(family)]), [Ok(())]);
@@ -55,7 +55,7 @@ fn mk_iptables(variant: Variant) -> Linux {
         ops.extend((0..5).map(|number| ChainOp::Insert(services(family), jump(family, number))));
         all_done(&mut linux, ops);
     }
-    assert_eq!(untouched(&mut linux), HashSet::new(), "the chains were never read");
+    assert_eq!(untouched(&mut linux), HashSet::default(), "the chains were never read");
     read(&mut linux);
     linux
 }
@@ -65,7 +65,7 @@ fn read(linux: &mut Linux) {
         assert!(linux.read_rule_set(family).unwrap().is_complete);
         linux.read_chains(family).unwrap();
     }
-    assert_eq!(untouched(linux), Family::BOTH.into());
+    assert_eq!(untouched(linux), Family::BOTH.into_iter().collect());
 }
 
 fn untouched(linux: &mut Linux) -> HashSet<Family> {
@@ -90,7 +90,7 @@ fn changes_of_ours_are_no_drift() {
                 linux,
                 vec![write(family, 7), ChainOp::Insert(services(family), jump(family, 7))],
             );
-            assert_eq!(untouched(linux), Family::BOTH.into(), "{family}");
+            assert_eq!(untouched(linux), Family::BOTH.into_iter().collect(), "{family}");
             all_done(
                 linux,
                 vec![
@@ -100,12 +100,12 @@ fn changes_of_ours_are_no_drift() {
                     ChainOp::Remove(mk_chain(family, 7)),
                 ],
             );
-            assert_eq!(untouched(linux), Family::BOTH.into(), "{family}");
+            assert_eq!(untouched(linux), Family::BOTH.into_iter().collect(), "{family}");
             // Refused, and done in parts.
             let bad = ChainOp::Write(mk_chain(family, 8), Arc::new(["-m nonsense -j X".into()]));
             let ops = [bad, write(family, 9), write(family, 10)].map(Op::Chain);
             assert_eq!(linux.apply(&ops).iter().filter(|result| result.is_err()).count(), 1);
-            assert_eq!(untouched(linux), Family::BOTH.into(), "{family}");
+            assert_eq!(untouched(linux), Family::BOTH.into_iter().collect(), "{family}");
         }
     });
 }
@@ -120,7 +120,7 @@ fn chains_are_not_read_again_right_after_a_check_unless_they_have_changed() {
         assert_eq!(rules::programs_run().count, before);
         assert_eq!(linux.read_chains(family).unwrap(), found);
         assert!(rules::programs_run().count > before, "only right after it");
-        assert_eq!(untouched(linux), Family::BOTH.into());
+        assert_eq!(untouched(linux), Family::BOTH.into_iter().collect());
 
         assert!(linux.read_rule_set(family).unwrap().is_complete);
         tool(&format!("{program} -t nat -A KUBE-SERVICES -p udp -j RETURN"));
@@ -179,7 +179,11 @@ fn what_others_do_to_our_chains_is_noticed() {
                 while untouched(linux).len() == 2 && begin.elapsed() < Duration::from_secs(60) {
                     std::thread::sleep(Duration::from_millis(20));
                 }
-                assert_eq!(untouched(linux), [Family::V6].into(), "{program} {damage}");
+                assert_eq!(
+                    untouched(linux),
+                    [Family::V6].into_iter().collect(),
+                    "{program} {damage}"
+                );
                 assert_eq!(
                     linux.read_rule_set(Family::V4).unwrap().is_complete,
                     !is_constant,
@@ -187,7 +191,11 @@ fn what_others_do_to_our_chains_is_noticed() {
                 );
                 linux.read_chains(Family::V4).unwrap();
                 assert_eq!(linux.apply(&[Op::WriteRuleSet(Family::V4)]), [Ok(())]);
-                assert_eq!(untouched(linux), Family::BOTH.into(), "{program} {damage}");
+                assert_eq!(
+                    untouched(linux),
+                    Family::BOTH.into_iter().collect(),
+                    "{program} {damage}"
+                );
                 write_services_again(linux);
             }
         }
@@ -215,7 +223,7 @@ fn write_services_again(linux: &mut Linux) {
     all_done(linux, ops);
     linux.read_chains(family).unwrap();
     linux.rules.lock().watches.get_mut(&family).unwrap().end_pause();
-    assert_eq!(untouched(linux), Family::BOTH.into());
+    assert_eq!(untouched(linux), Family::BOTH.into_iter().collect());
 }
 
 #[test]
@@ -229,10 +237,10 @@ fn what_others_do_elsewhere_is_no_damage() {
             "-t mangle -A OUTPUT -j MARK --set-xmark 0x1",
         ] {
             tool(&format!("{program} {beside}"));
-            assert_eq!(untouched(linux), Family::BOTH.into(), "{program} {beside}");
+            assert_eq!(untouched(linux), Family::BOTH.into_iter().collect(), "{program} {beside}");
             tool(&format!("{program} -t nat -A OUTPUT -p udp -j RETURN"));
             all_done(linux, vec![write(Family::V4, 3)]);
-            assert_eq!(untouched(linux), Family::BOTH.into(), "{program} {beside}");
+            assert_eq!(untouched(linux), Family::BOTH.into_iter().collect(), "{program} {beside}");
         }
     });
 }
@@ -263,7 +271,7 @@ fn a_sysctl_waits_for_the_rule_that_makes_it_safe() {
         let path = Path::new("/proc/sys/net/ipv4/conf/all/route_localnet");
         let value = || std::fs::read_to_string(path).unwrap().trim().to_owned();
         let rules = [(Family::V4, Rules::open(Family::V4, Variant::Nft).unwrap())];
-        let mut linux = Linux::open(rules.into(), Mode::Iptables).unwrap();
+        let mut linux = Linux::open(rules.into_iter().collect(), Mode::Iptables).unwrap();
         let sysctl = Sysctl::new("net/ipv4/conf/all/route_localnet", 1, true, "node ports");
         linux.keep_sysctls_behind_rules(vec![sysctl.clone()]);
         linux.set_desired_rules(mk_rule_set(Family::V4));

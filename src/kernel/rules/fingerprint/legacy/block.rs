@@ -1,9 +1,9 @@
 //! A table of x_tables as one block of bytes: entries of chains, one behind the other.
 
-use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use netlink::DecodeError;
+use plan::hash::HashMap;
 
 /// `NF_INET_NUMHOOKS` (include/uapi/linux/netfilter.h), and what the built-in chains there are
 /// called.
