@@ -90,13 +90,13 @@ pub(crate) fn again(size: Size, extent: Extent, kind: Kind) -> Result<Vec<Line>>
     Ok(vec![line])
 }
 
-/// From the complete state on: restarts, and everything that happens then.
+/// From the complete state on: a restart under a change, and everything that happens then.
 pub(crate) fn rest(size: Size, extent: Extent, kind: Kind) -> Result<Vec<Line>> {
     let changed = restart_under_change(size, extent, kind)?;
     let node = Node::start(size, extent.sync_period, kind)?;
-    let restart = restart(&node)?;
+    restart(&node)?;
     let checker = Checker::start(size, kind)?;
-    let mut run = Run { node, checker, extent, lines: vec![restart, changed] };
+    let mut run = Run { node, checker, extent, lines: vec![changed] };
     run.checker.wait_exact("the restart")?;
     run.endpoints()?;
     run.services()?;

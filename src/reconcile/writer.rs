@@ -326,15 +326,19 @@ impl Writer {
     ) {
         let now = Instant::now();
         let total = ops.len();
-        let (done, refused): (Vec<_>, Vec<_>) =
-            ops.into_iter().zip(results).partition(|(_, result)| result.is_ok());
+        let mut refused = Vec::new();
+        let mut done = Vec::with_capacity(total);
+        for (op, result) in ops.into_iter().zip(results) {
+            match result {
+                Ok(()) => done.push(op),
+                Err(refusal) => refused.push((op, refusal)),
+            }
+        }
         let n_refused = refused.len();
         let mut news: BTreeMap<RefusalClass, usize> = BTreeMap::new();
-        for (op, result) in refused {
+        for (op, refusal) in refused {
             // The first failure explains those that follow from it on the same subject.
-            if let Err(refusal) = result
-                && failed.insert(op.subject())
-            {
+            if failed.insert(op.subject()) {
                 if let Some(awaited) = chains::awaited(&op, &refusal, &self.retry_queue) {
                     chains::wait(&mut self.retry_queue, op, awaited);
                     continue;
@@ -355,8 +359,8 @@ impl Writer {
             let more = n_news - MOST_LOGGED;
             warn!("{more} more operations were refused in the same way{}", class.hint());
         }
-        let mut in_order = Vec::new();
-        for (op, _) in done {
+        let (mut in_order, has_pending) = (Vec::new(), !self.retry_queue.is_empty());
+        for op in done {
             debug!("{op}");
             if let Op::Chain(change) = &op {
                 let ChainId { family, table, .. } = change.chain();
@@ -365,7 +369,7 @@ impl Writer {
             cx.planner.carried_out(&op);
             in_order.extend(chains::rules_in_order(&op, &cx.planner, &self.retry_queue));
             // A subject is in order only if all of what it needed was done.
-            if basis != Basis::Plan && !failed.contains(&op.subject()) {
+            if has_pending && basis != Basis::Plan && !failed.contains(&op.subject()) {
                 in_order.push(op.subject());
             }
         }

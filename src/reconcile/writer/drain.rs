@@ -105,6 +105,13 @@ impl Drain {
         time: &dyn Fn(&Frontend) -> Duration,
         now: Instant,
     ) -> Vec<Op> {
+        let goes = |op: &Op| {
+            matches!(op, Op::RemoveRealServer(..) | Op::RemoveVirtualServerWhenDrained(_))
+        };
+        // As in a first sync: nothing drains, and nothing begins to.
+        if self.draining.is_empty() && !ops.iter().any(goes) {
+            return ops;
+        }
         self.forget_wanted(&ops, known);
         let (removals, ops): (Vec<Op>, Vec<Op>) =
             ops.into_iter().partition(|op| matches!(op, Op::RemoveVirtualServerWhenDrained(_)));
