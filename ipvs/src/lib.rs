@@ -4,6 +4,7 @@ mod batch;
 mod client;
 pub mod codec;
 mod count;
+mod entry;
 mod error;
 mod flags;
 mod id;
