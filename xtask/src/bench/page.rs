@@ -89,6 +89,24 @@ const LINES: [(&str, &str, &str); 18] = [
     ("repair_link", "after `ip link del kube-ipvs0`", ""),
 ];
 
+const PROFILE: &str = "
+## Where a first sync's time goes
+
+Milliseconds of a first sync of 10,000 × 10 on Linux 6.12, native, once the source was complete. Sampled with `perf record -e cpu-clock`
+around `cargo xtask vm run --kernel 6.12 --accel uml` with the stage `first` of `benches/at_scale/main.rs`, and `raw`; the guest's
+`/proc/kallsyms` names its kernel's functions.
+
+| | raw | the loop |
+| --- | ---: | ---: |
+| the kernel's list of addresses, walked for each that comes (`__inet_insert_ifa`, `inet_rtm_newaddr`) | 390 | 375 |
+| the rest of the kernel's work on addresses, virtual servers and sets | 245 | 270 |
+| the program: planning, encoding, taking in answers; and `malloc` | 30 | 145 |
+| this lane's system calls, page faults, and turns between threads | 185 | 150 |
+
+*Raw* encodes everything before it sends anything, and touches its memory then. The program's own time is 1.3 µs for each of 110,000 virtual and
+real servers, and no part of it stands out: hashing is 10 %, encoding 10 %, memory a quarter.
+";
+
 const SCHEMA: &str = "
 ## The figures for machines
 
@@ -121,6 +139,7 @@ pub(crate) fn write(results: &Results) -> String {
     page += &machine(results);
     page += "\n![Times over the number of services](performance.svg)\n";
     page += &targets(results);
+    page += PROFILE;
     page += "\n## What the lines are\n\n| Line | What it is |\n| --- | --- |\n";
     for (_, title, what) in LINES.iter().filter(|line| !line.2.is_empty()) {
         let _ = writeln!(page, "| {title} | {what} |");

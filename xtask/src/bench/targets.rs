@@ -122,7 +122,8 @@ fn independent(smallest: &Measured, largest: &Measured) -> Vec<CheckedTarget> {
     let why = "with many services, the memory that a change touches is seldom in the processor's cache; \
                and verification, which goes on meanwhile, has more to do in each second";
     let of_first_service = "sets are made with room for all entries, some 7 ms more for each that has half \
-                            a million; where the rest goes has not been measured";
+                            a million; and before anything is written all Services are put in order, and \
+                            those found that want the same frontend: some 40 ms with 50,000 (perf)";
     let rows = [
         (
             "time to the first working service, after the source is complete",
@@ -194,7 +195,8 @@ fn idle(size: &Measured) -> Vec<CheckedTarget> {
         CheckedTarget {
             what: "nothing changes: processor time, with verification",
             why: "verification goes on, a little at a time; it asks for each virtual server by itself, \
-                  and this lane's requests are slow"
+                  and this lane's requests are slow. Over a pass it takes less than one percent; the \
+                  addresses and the largest sets are read whole, each in one go"
                 .to_owned(),
             ..at_most(
                 1.0,
