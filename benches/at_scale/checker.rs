@@ -7,8 +7,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
+use kube_ipvs::kernel::Kernel as _;
 use kube_ipvs::kernel::linux::Linux;
-use kube_ipvs::kernel::{FrontendListing, Kernel as _};
 use plan::actual::Actual;
 use plan::event::Event;
 use plan::hash::{HashMap, HashSet};
@@ -133,7 +133,7 @@ pub(crate) fn run(size: Size, kind: Kind) -> Result<()> {
 
 fn read_all(kernel: &mut Linux) -> Result<Actual> {
     let addresses = kernel.read_addresses()?;
-    let frontends = FrontendListing::from(kernel.list_virtual_servers()?).frontends;
+    let frontends: Vec<_> = kernel.list_virtual_servers()?.frontends().collect();
     let found = kernel.read_virtual_servers(&frontends)?;
     let found: Vec<_> = found.into_iter().collect::<Result<_, _>>()?;
     let found = frontends.into_iter().zip(found);

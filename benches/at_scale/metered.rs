@@ -8,8 +8,8 @@ use anyhow::{Result, bail};
 use kube_ipvs::kernel::linux::Linux;
 use kube_ipvs::kernel::sysctl::{Sysctl, SysctlChange, SysctlError};
 use kube_ipvs::kernel::{
-    Addresses, DriftCheck, FrontendListing, Kernel, Listing, OpenConnections, ReadError, Refusal,
-    RuleRepairer, RuleSetReading, VirtualServerReading,
+    Addresses, DriftCheck, Kernel, Listing, OpenConnections, ReadError, Refusal, RuleRepairer,
+    RuleSetReading, VirtualServerReading,
 };
 use kube_ipvs::reconcile::observer::{KernelWrite, Observer, Pass, Round, RoundKind};
 use plan::actual::{ActualSet, ListedVirtualServer};
@@ -157,10 +157,6 @@ impl Kernel for Metered {
 
     fn list_virtual_servers(&mut self) -> Result<Listing, ReadError> {
         self.counted(Kernel::list_virtual_servers)
-    }
-
-    fn list_frontends(&mut self) -> Result<FrontendListing, ReadError> {
-        self.counted(Kernel::list_frontends)
     }
 
     fn read_virtual_servers(

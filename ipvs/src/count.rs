@@ -1,23 +1,15 @@
-//! What IPVS tells by socket options, which are older than its netlink family: how many virtual servers there are,
-//! and those of IPv4.
+//! Number of virtual servers, read without listing them.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 
 use netlink::{Namespace, OptionSocket};
 
-use crate::entry;
 use crate::error::Error;
-use crate::id::VirtualServerId;
-use crate::uapi::{GETINFO_LENGTH, SO_GET_INFO, SO_GET_SERVICES};
+use crate::uapi::{GETINFO_LENGTH, SO_GET_INFO};
 
 /// Reads the module's reference count, which `ip_vs_add_service` raises by one.
 const MODULE_USERS: &str = "/sys/module/ip_vs/refcnt";
-
-/// Number of entries that a listing has room for beyond those that were just counted.
-const MORE: u32 = 64;
-/// Number of times that a listing is tried while more come than it has room for.
-const ATTEMPTS: usize = 3;
 
 /// Asks for numbers that the kernel has at hand, whatever there is of virtual servers: it takes two
 /// system calls and a few microseconds.
@@ -83,28 +75,6 @@ impl Counter {
         self.socket.get(SO_GET_INFO, &mut info).map_err(Error::count)?;
         let [.., s0, s1, s2, s3] = info;
         Ok(Count { ipv4: u32::from_ne_bytes([s0, s1, s2, s3]), users: self.users() })
-    }
-
-    /// Lists the namespace's virtual servers of IPv4, those by firewall mark among them, as they are at one
-    /// moment and in the order of the kernel's table. None if they come faster than they can be listed.
-    ///
-    /// This takes time in proportion to their number (`__ip_vs_get_service_entries` in
-    /// net/netfilter/ipvs/ip_vs_ctl.c), where a listing over netlink walks the table from its beginning for
-    /// each 32 KiB of its answer (`ip_vs_genl_dump_services`): with 50,000 it is a hundred times as fast.
-    ///
-    /// # Errors
-    /// As [`Counter::count`].
-    pub fn list_ipv4(&self) -> Result<Option<Vec<VirtualServerId>>, Error> {
-        for _ in 0..ATTEMPTS {
-            let most = self.count()?.ipv4.saturating_add(MORE);
-            let mut answer = entry::request(most);
-            self.socket.get(SO_GET_SERVICES, &mut answer).map_err(Error::list)?;
-            let found = entry::decode(&answer);
-            if found.len() < most as usize {
-                return Ok(Some(found));
-            }
-        }
-        Ok(None)
     }
 
     fn users(&self) -> Option<u32> {

@@ -4,7 +4,6 @@ mod batch;
 mod client;
 pub mod codec;
 mod count;
-mod entry;
 mod error;
 mod flags;
 mod id;

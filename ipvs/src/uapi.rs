@@ -8,8 +8,6 @@ pub(crate) const FAMILY_VERSION: u8 = 1;
 
 /// `IP_VS_SO_GET_INFO`: an option of sockets, from before the family.
 pub(crate) const SO_GET_INFO: i32 = 64 + 1024 + 64 + 1;
-/// `IP_VS_SO_GET_SERVICES`.
-pub(crate) const SO_GET_SERVICES: i32 = SO_GET_INFO + 1;
 /// `struct ip_vs_getinfo` in bytes.
 pub(crate) const GETINFO_LENGTH: usize = 12;
 

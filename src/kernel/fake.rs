@@ -23,8 +23,8 @@ use plan::sets::SetId;
 
 use super::sysctl::{Sysctl, SysctlChange, SysctlError};
 use super::{
-    Addresses, DriftCheck, FrontendListing, Kernel, Listing, OpenConnections, ReadError, Refusal,
-    RefusalClass, RuleRepairer, RuleSetReading, VirtualServerReading,
+    Addresses, DriftCheck, Kernel, Listing, OpenConnections, ReadError, Refusal, RefusalClass,
+    RuleRepairer, RuleSetReading, VirtualServerReading,
 };
 use interference::Interference;
 pub use interference::{FakeAnswer, KernelCall, ReadCall};
@@ -255,10 +255,6 @@ impl Kernel for Fake {
             virtual_servers: actual.virtual_servers.iter().map(listed).collect(),
             table: None,
         })
-    }
-
-    fn list_frontends(&mut self) -> Result<FrontendListing, ReadError> {
-        self.list_virtual_servers().map(FrontendListing::from)
     }
 
     fn read_virtual_servers(

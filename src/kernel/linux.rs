@@ -45,8 +45,8 @@ use super::route::Routes;
 use super::service_table::ServiceTable;
 use super::sysctl::{Sysctl, SysctlChange, SysctlError};
 use super::{
-    Addresses, DriftCheck, FrontendListing, Kernel, Listing, OpenConnections, ReadError, Refusal,
-    RefusalClass, RuleRepairer, RuleSetReading, VirtualServerReading, modules, sysctl, translate,
+    Addresses, DriftCheck, Kernel, Listing, OpenConnections, ReadError, Refusal, RefusalClass,
+    RuleRepairer, RuleSetReading, VirtualServerReading, modules, sysctl, translate,
 };
 use bridges::Bridges;
 use count::VirtualServerCount;
@@ -268,13 +268,6 @@ impl Kernel for Linux {
         // What is read of these must not be older.
         self.printed = None;
         self.listing()
-    }
-
-    fn list_frontends(&mut self) -> Result<FrontendListing, ReadError> {
-        match self.count.list_frontends() {
-            Some(listing) => Ok(listing),
-            None => self.list_virtual_servers().map(FrontendListing::from),
-        }
     }
 
     fn read_virtual_servers(

@@ -71,12 +71,6 @@ pub trait Kernel: Send {
     /// When they could not be read.
     fn list_virtual_servers(&mut self) -> Result<Listing, ReadError>;
 
-    /// Lists the frontends of the same, which can be much cheaper.
-    ///
-    /// # Errors
-    /// When they could not be read.
-    fn list_frontends(&mut self) -> Result<FrontendListing, ReadError>;
-
     /// True if IPVS, sets and the dummy interface can be read and written: always in IPVS mode; in
     /// another mode if there is the interface, which IPVS mode made.
     fn has_ipvs(&mut self) -> bool;
@@ -225,18 +219,10 @@ pub struct Listing {
     pub table: Option<Table>,
 }
 
-/// Result of listing the virtual servers' frontends alone.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct FrontendListing {
-    /// The frontends, in any order.
-    pub frontends: Vec<Frontend>,
-    /// See [`Listing`].
-    pub table: Option<Table>,
-}
-
-impl From<Listing> for FrontendListing {
-    fn from(Listing { virtual_servers, table }: Listing) -> Self {
-        Self { frontends: virtual_servers.iter().map(|listed| listed.frontend).collect(), table }
+impl Listing {
+    /// Returns the frontends of the virtual servers.
+    pub fn frontends(&self) -> impl Iterator<Item = Frontend> {
+        self.virtual_servers.iter().map(|listed| listed.frontend)
     }
 }
 

@@ -127,8 +127,8 @@ async fn compare_addresses(cx: &mut Context, writer: &mut Writer) -> Result<Comp
     let mut ops = address_repairs(&cx.planner, &found);
     let excess = excess_of(&ops);
     if excess != Actual::default() {
-        let listing = cx.list_frontends().await?;
-        ops.extend(orphaned(&cx.planner, &listing.frontends, excess));
+        let listing = cx.list_virtual_servers().await?;
+        ops.extend(orphaned(&cx.planner, listing.frontends(), excess));
     }
     let found_drift = writer.repair(cx, ops, Some(&AuditedPart::Addresses)).await?;
     Ok(Compared::whole(found_drift))
@@ -176,8 +176,8 @@ async fn compare_sets(
     let suspects = unread.into_iter().map(|(part, _)| part).collect();
     let excess = excess_of(&ops);
     if excess != Actual::default() {
-        let listing = cx.list_frontends().await?;
-        ops.extend(orphaned(&cx.planner, &listing.frontends, excess));
+        let listing = cx.list_virtual_servers().await?;
+        ops.extend(orphaned(&cx.planner, listing.frontends(), excess));
     }
     let part = AuditedPart::Sets(Arc::clone(sets));
     let found_drift = writer.repair(cx, ops, Some(&part)).await?;
@@ -187,10 +187,10 @@ async fn compare_sets(
 /// Compares which virtual servers exist. Removes those that are ours and that no Service asks for.
 /// The suspects are those that should exist and do not, or the other way round.
 async fn compare_frontends(cx: &mut Context, writer: &mut Writer) -> Result<Compared, ReadFailure> {
-    let listing = cx.list_frontends().await?;
-    let ops = orphaned(&cx.planner, &listing.frontends, Actual::default());
+    let listing = cx.list_virtual_servers().await?;
+    let ops = orphaned(&cx.planner, listing.frontends(), Actual::default());
     let found_drift = writer.repair(cx, ops, None).await?;
-    let found: HashSet<&Frontend> = listing.frontends.iter().collect();
+    let found: HashSet<Frontend> = listing.frontends().collect();
     let desired = cx.planner.desired();
     let wrong = desired.frontends().filter(|frontend| match desired.at(frontend) {
         DesiredFrontend::Open(..) => !found.contains(frontend),
@@ -275,14 +275,17 @@ pub(super) fn excess_of(ops: &[Op]) -> Actual {
 
 /// Returns the operations that remove virtual servers which no Service asks for, and which are ours
 /// by the desired state or by their ownership markers among `excess`.
-pub(super) fn orphaned(planner: &Planner, found: &[Frontend], excess: Actual) -> Vec<Op> {
+pub(super) fn orphaned(
+    planner: &Planner,
+    found: impl Iterator<Item = Frontend>,
+    excess: Actual,
+) -> Vec<Op> {
     let local_addresses = planner.local_addresses().clone();
     let excess = Actual { local_addresses, ..excess };
     let desired = planner.desired();
     let ours = found
-        .iter()
         .filter(|frontend| desired.owner(frontend).is_none() && planner.is_ours(frontend, &excess));
-    let mut ours: Vec<Frontend> = ours.copied().collect();
+    let mut ours: Vec<Frontend> = ours.collect();
     ours.sort_unstable();
     ours.into_iter().map(Op::RemoveVirtualServer).collect()
 }

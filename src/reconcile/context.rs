@@ -20,8 +20,7 @@ use super::observer::{Observer, Unobserved};
 use super::{Pace, READ_RETRY, Status};
 use crate::kernel::worker::{KernelHandle, ReadFailure, WorkerGone};
 use crate::kernel::{
-    Addresses, FrontendListing, Kernel, KernelRead, Listing, ReadError, RuleSetReading,
-    VirtualServerReading,
+    Addresses, Kernel, KernelRead, Listing, ReadError, RuleSetReading, VirtualServerReading,
 };
 
 /// The desired state, the kernel, and the loop's reports. The loop passes it to each of its parts.
@@ -181,10 +180,6 @@ impl Context {
     }
 
     /// Lists the virtual servers.
-    pub(super) async fn list_frontends(&mut self) -> Result<FrontendListing, ReadFailure> {
-        self.kernel.read(KernelRead::Frontends, |kernel| kernel.list_frontends()).await
-    }
-
     pub(super) async fn list_virtual_servers(&mut self) -> Result<Listing, ReadFailure> {
         self.kernel.read(KernelRead::Frontends, |kernel| kernel.list_virtual_servers()).await
     }

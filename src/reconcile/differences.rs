@@ -79,7 +79,7 @@ impl View<'_> {
     #[must_use]
     pub fn orphaned(&self, found: &[Frontend], repairs: &[Op]) -> Vec<Difference> {
         let excess = excess_of(repairs);
-        self.all(orphaned(self.planner, found, excess))
+        self.all(orphaned(self.planner, found.iter().copied(), excess))
     }
 
     /// Compares virtual servers. None: it is not there. What drains is as it should be, and said.

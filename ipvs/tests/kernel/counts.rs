@@ -36,36 +36,6 @@ fn virtual_servers_of_ipv4_and_firewall_marks_are_counted_in_their_namespace() {
 }
 
 #[test]
-fn those_of_ipv4_are_listed_as_over_netlink() {
-    let (network, other) = (Network::new("entries"), Network::new("entries-other"));
-    let (counter, mut client) = (network.counter(), network.client());
-    assert_eq!(counter.list_ipv4().unwrap(), Some(vec![]));
-    let mark = |family| VirtualServerId::FirewallMark { family, mark: 7.try_into().unwrap() };
-    let mut batch = Batch::new();
-    for number in 0..5_000_u16 {
-        let [high, low] = number.to_be_bytes();
-        batch.new_service(&mk_server(VirtualServerId::tcp([10, 96, high, low], 80)));
-    }
-    let v6 = "fd00::1".parse::<std::net::Ipv6Addr>().unwrap();
-    for id in [
-        VirtualServerId::udp([10, 96, 0, 1], 53),
-        VirtualServerId::sctp([10, 96, 0, 1], 0x1234),
-        VirtualServerId::tcp(v6, 80),
-        mark(AddressFamily::Ipv4),
-        mark(AddressFamily::Ipv6),
-    ] {
-        batch.new_service(&mk_server(id));
-    }
-    assert!(client.send(&batch).unwrap().iter().all(Result::is_ok));
-    let found = counter.list_ipv4().unwrap().unwrap();
-    let listed = client.list_services().unwrap().into_iter().map(|it| it.server.id);
-    let listed: Vec<_> = listed.filter(|id| id.family() == AddressFamily::Ipv4).collect();
-    assert_eq!(found.len(), 5_003);
-    assert_eq!(found, listed, "the same in the same order");
-    assert_eq!(other.counter().list_ipv4().unwrap(), Some(vec![]));
-}
-
-#[test]
 fn users_of_the_module_tell_of_virtual_servers_of_ipv6() {
     let network = Network::new("count-users");
     let (counter, mut client) = (network.counter(), network.client());

@@ -12,7 +12,7 @@ use plan::model::Family;
 use plan::op::Op;
 use plan::table::Table;
 
-use super::{FrontendListing, Listing, translate};
+use super::Listing;
 
 /// After this number of counts in a row with more users than before, the virtual servers are
 /// listed.
@@ -102,23 +102,6 @@ impl VirtualServerCount {
         Ok(Listing { virtual_servers, table: self.table.clone() })
     }
 
-    /// Lists frontends by the cheap way, which lists those of IPv4 alone: none where there may be others, and
-    /// where it fails.
-    pub(super) fn list_frontends(&mut self) -> Option<FrontendListing> {
-        let listed = self.listed.as_ref()?;
-        let (counter, now) = (self.counter.as_ref()?, self.now()?);
-        if !listed.has_only_ipv4(now) {
-            return None;
-        }
-        let found = counter.list_ipv4().unwrap_or_else(|error| {
-            tracing::debug!("{error}; they are listed over netlink");
-            None
-        })?;
-        let frontends: Vec<Frontend> = found.iter().filter_map(translate::frontend).collect();
-        self.table = Table::learn(&frontends, self.table.take());
-        Some(FrontendListing { frontends, table: self.table.clone() })
-    }
-
     /// True if a listing would determine the order of the kernel's table for the first time. A start on an
     /// empty kernel lists nothing, and after a flush it is too late.
     pub(super) fn would_learn(&self) -> bool {
@@ -167,12 +150,6 @@ impl LastListing {
             risen: 0,
             more: 0,
         }
-    }
-
-    /// True if none of IPv6 was listed or made, and nothing has come since that could be one.
-    fn has_only_ipv4(&self, now: ipvs::Count) -> bool {
-        let other_users = now.users.map(|users| users.wrapping_sub(now.ipv4));
-        self.v6 == 0 && other_users.is_some() && other_users == self.other_users
     }
 
     fn number(&mut self, now: ipvs::Count) -> Number {
@@ -238,18 +215,6 @@ mod tests {
         }
         let mut v6 = LastListing { v6: 4, ..listed };
         assert_eq!(v6.number(mk_count(10, 18)), Number::Known(12));
-    }
-
-    #[test]
-    fn there_are_none_but_of_ipv4_if_none_was_listed_and_no_user_has_come() {
-        let listed = LastListing::new(mk_count(10, 10 + 4), &mk_frontends(8, 0));
-        assert!(listed.has_only_ipv4(mk_count(10, 14)));
-        assert!(listed.has_only_ipv4(mk_count(12, 16)), "two more of IPv4");
-        assert!(!listed.has_only_ipv4(mk_count(10, 15)), "it may be one of IPv6");
-        assert!(!listed.has_only_ipv4(ipvs::Count::new(10, None)));
-        assert!(!LastListing { v6: 1, ..listed }.has_only_ipv4(mk_count(10, 14)));
-        let uncounted = LastListing { other_users: None, ..listed };
-        assert!(!uncounted.has_only_ipv4(ipvs::Count::new(10, None)));
     }
 
     #[test]

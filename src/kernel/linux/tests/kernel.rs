@@ -107,36 +107,6 @@ fn mk_linux(variant: Variant, n_of_each: u16) -> Linux {
 }
 
 #[test]
-fn frontends_are_those_of_all_virtual_servers_however_they_are_listed() {
-    Host::run(|| {
-        let mut linux = mk_linux(Variant::Nft, 3);
-        let mut frontends = |sends: u64| {
-            let before = linux.traffic().sends;
-            let mut found = linux.list_frontends().unwrap().frontends;
-            found.sort_unstable();
-            let listed = FrontendListing::from(linux.list_virtual_servers().unwrap());
-            let mut all = listed.frontends;
-            all.sort_unstable();
-            assert_eq!(found, all);
-            // The second listing is over netlink.
-            assert_eq!(linux.traffic().sends - before, sends + 1, "{found:?}");
-            found.len()
-        };
-        assert_eq!(frontends(1), 6, "nothing is known of IPv6 yet");
-        assert_eq!(frontends(1), 6, "there is IPv6");
-        tool("ipvsadm -C");
-        tool("ipvsadm -A -t 10.96.0.1:80");
-        assert_eq!(frontends(1), 1);
-        assert_eq!(frontends(0), 1, "there was no IPv6");
-        tool("ipvsadm -A -u 10.96.0.1:80");
-        tool("ipvsadm -A -f 7");
-        assert_eq!(frontends(0), 2);
-        tool("ipvsadm -A -t [fd00:96::9]:80");
-        assert_eq!(frontends(1), 3, "it is seen");
-    });
-}
-
-#[test]
 fn a_drift_check_sees_what_others_do_with_nft() {
     sees_what_others_do(Variant::Nft, "nft");
 }
