@@ -143,11 +143,14 @@ fn middle(
     mut measure: impl FnMut() -> Result<Vec<Line>>,
 ) -> Result<Vec<Line>> {
     let count = if arguments.short { 1 } else { RUNS };
-    let mut runs = (0..count).map(|_| measure()).collect::<Result<Vec<_>>>()?;
-    let cpu_ms =
-        |lines: &Vec<Line>| lines.iter().find(|it| it.name == line).map_or(0.0, |it| it.cpu_ms);
-    runs.sort_by(|one, other| cpu_ms(one).total_cmp(&cpu_ms(other)));
-    Ok(runs.swap_remove(count / 2))
+    let mut runs = Vec::new();
+    for _ in 0..count {
+        let lines = measure()?;
+        let decides = lines.iter().find(|it| it.name == line);
+        runs.push((decides.with_context(|| format!("no line {line}"))?.cpu_ms, lines));
+    }
+    runs.sort_by(|(one, _), (other, _)| one.total_cmp(other));
+    Ok(runs.swap_remove(count / 2).1)
 }
 
 /// True if the kernel is a program of another machine.

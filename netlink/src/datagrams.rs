@@ -6,30 +6,29 @@ use std::{io, ptr};
 use rustix::io::Errno;
 
 /// Most datagrams that one call receives.
-pub(crate) const AT_ONCE: usize = 32;
+const AT_ONCE: usize = 16;
 
-/// Waits for a datagram and takes those that are there by then: each into a part of `buffer` of its
-/// own, of which there are [`AT_ONCE`]. Returns how long each datagram is, which is longer than its
-/// part if it was cut.
+/// Lengths of the datagrams that a call has received.
+#[derive(Debug)]
+pub(crate) struct Received {
+    lengths: [usize; AT_ONCE],
+    count: usize,
+}
+
+/// Receives up to [`AT_ONCE`] datagrams, each into a part of `buffer` of its own. Waits for the first
+/// only.
 ///
 /// # Errors
 /// The kernel's answer, such as `EAGAIN` after the socket's receive timeout. One that comes after the
 /// first datagram is the next call's (recvmmsg(2)).
-pub(crate) fn receive(
-    socket: BorrowedFd<'_>,
-    buffer: &mut [u8],
-) -> Result<impl Iterator<Item = usize> + use<>, Errno> {
-    let part = buffer.len() / AT_ONCE;
-    let mut parts = buffer.chunks_exact_mut(part.max(1));
+pub(crate) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<Received, Errno> {
+    let mut parts = buffer.chunks_exact_mut(size_of_part(buffer.len()));
     let mut vectors: [libc::iovec; AT_ONCE] = std::array::from_fn(|_| {
         let part = parts.next().unwrap_or_default();
         libc::iovec { iov_base: part.as_mut_ptr().cast(), iov_len: part.len() }
     });
     let mut headers = vectors.each_mut().map(|vector| {
-        #[expect(
-            unsafe_code,
-            reason = "where C libraries differ, the structure has private fields"
-        )]
+        #[expect(unsafe_code, reason = "with some C libraries the structure has private fields")]
         // SAFETY: null pointers and zeros are valid in each field, and say that there is nothing.
         let mut header: libc::mmsghdr = unsafe { std::mem::zeroed() };
         (header.msg_hdr.msg_iov, header.msg_hdr.msg_iovlen) = (vector, 1);
@@ -50,10 +49,25 @@ pub(crate) fn receive(
             ptr::null_mut(),
         )
     };
-    let Ok(received) = usize::try_from(received) else {
+    let Ok(count) = usize::try_from(received) else {
         return Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO));
     };
-    Ok(headers.into_iter().take(received).map(|header| header.msg_len as usize))
+    Ok(Received { lengths: headers.map(|header| header.msg_len as usize), count })
+}
+
+const fn size_of_part(buffer: usize) -> usize {
+    let part = buffer / AT_ONCE;
+    if part > 0 { part } else { 1 }
+}
+
+// === impl Received ===
+
+impl Received {
+    /// The parts of the buffer that was received into, each with its datagram's own length: a longer one
+    /// was cut.
+    pub(crate) fn parts(self, buffer: &[u8]) -> impl Iterator<Item = (&[u8], usize)> {
+        buffer.chunks_exact(size_of_part(buffer.len())).zip(self.lengths).take(self.count)
+    }
 }
 
 #[cfg(test)]
@@ -70,12 +84,12 @@ mod tests {
         receiver.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
         let mut buffer = [0; 4 * AT_ONCE];
         let mut read = || {
-            let lengths = receive(receiver.as_fd(), &mut buffer)?.collect::<Vec<_>>();
-            let parts = buffer.chunks_exact(4).zip(lengths);
+            let received = receive(receiver.as_fd(), &mut buffer)?;
+            let parts = received.parts(&buffer);
             Ok::<_, Errno>(parts.map(|(part, length)| (part[0], length)).collect::<Vec<_>>())
         };
         let sent: Vec<(u8, usize)> =
-            (0..40).map(|number| (number, number as usize % 9 + 1)).collect();
+            (0..20).map(|number| (number, number as usize % 9 + 1)).collect();
         for (first, length) in &sent {
             sender.send(&vec![*first; *length]).unwrap();
         }

@@ -240,6 +240,7 @@ impl Kernel for Fake {
             set_entries: sets.map(|(set, there)| (*set, number(there.n_entries()))).collect(),
             untouched: actual.rule_sets.difference(&touched).copied().collect(),
             sysctls,
+            has_listed: false,
         })
     }
 

@@ -208,6 +208,8 @@ pub struct DriftCheck {
     pub untouched: HashSet<Family>,
     /// Sysctls with another value than the desired one, which is in here.
     pub sysctls: Vec<Sysctl>,
+    /// True if the virtual servers had to be listed: this check cost more than others do.
+    pub has_listed: bool,
 }
 
 /// Result of listing the virtual servers.

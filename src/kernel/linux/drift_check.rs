@@ -17,9 +17,11 @@ impl Linux {
         let link = self.index().map_err(|error| ReadError::new("network interfaces", error))?;
         let untouched = self.rules.untouched();
         self.rules_stand(&untouched);
+        let (n_virtual_servers, has_listed) = self.number_of_virtual_servers()?;
         Ok(DriftCheck {
             link: is_used && link.is_some(),
-            n_virtual_servers: self.number_of_virtual_servers()?,
+            n_virtual_servers,
+            has_listed,
             set_entries: self.set_entries()?,
             untouched,
             // Last: asking IPVS for anything loads its module again, with new sysctls.
@@ -37,13 +39,14 @@ impl Linux {
         })
     }
 
-    fn number_of_virtual_servers(&mut self) -> Result<Option<u32>, ReadError> {
+    /// Returns the number, and whether it took a listing.
+    fn number_of_virtual_servers(&mut self) -> Result<(Option<u32>, bool), ReadError> {
         match self.count.number() {
-            Number::Known(number) => Ok(Some(number)),
-            Number::Uncounted => Ok(None),
+            Number::Known(number) => Ok((Some(number), false)),
+            Number::Uncounted => Ok((None, false)),
             Number::Unknown => {
                 let listing = self.listing()?;
-                Ok(Some(u32::try_from(listing.virtual_servers.len()).unwrap_or(u32::MAX)))
+                Ok((Some(u32::try_from(listing.virtual_servers.len()).unwrap_or(u32::MAX)), true))
             }
         }
     }

@@ -122,8 +122,8 @@ fn independent(smallest: &Measured, largest: &Measured) -> Vec<CheckedTarget> {
     let why = "with many services, the memory that a change touches is seldom in the processor's cache; \
                and verification, which goes on meanwhile, has more to do in each second";
     let of_first_service = "sets are made with room for all entries, some 7 ms more for each that has half \
-                            a million; and before anything is written all Services are put in order, and \
-                            those found that want the same frontend: some 40 ms with 50,000 (perf)";
+                            a million; and before anything is written, all Services are put in order, and \
+                            Services that claim the same frontend are found: some 40 ms with 50,000";
     let rows = [
         (
             "time to the first working service, after the source is complete",

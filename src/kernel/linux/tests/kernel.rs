@@ -129,7 +129,8 @@ fn a_drift_check_costs_little_whatever_there_is_with_legacy() {
 fn sees_what_others_do(variant: Variant, name: &str) {
     Host::run(|| {
         let mut linux = mk_linux(variant, 5);
-        let whole = linux.drift_check().unwrap();
+        let mut whole = linux.drift_check().unwrap();
+        assert!(std::mem::take(&mut whole.has_listed), "nothing was known");
         assert!(whole.link);
         assert_eq!(whole.n_virtual_servers, Some(10));
         assert_eq!(whole.set_entries.len(), 2 * plan::sets::ALL.len());
@@ -249,7 +250,8 @@ fn the_kernels_table_is_known_before_it_is_flushed_for_the_first_time() {
 fn among_many_sets_of_others_only_ours_are_looked_at() {
     Host::run(|| {
         let mut linux = mk_linux(Variant::Nft, 3);
-        let whole = linux.drift_check().unwrap();
+        let mut whole = linux.drift_check().unwrap();
+        assert!(std::mem::take(&mut whole.has_listed), "nothing was known");
         let mut batch = ipset::Batch::new();
         for number in 0..400 {
             let name = ipset::Name::new(format!("OTHERS-{number}")).unwrap();
