@@ -195,8 +195,8 @@ fn idle(size: &Measured) -> Vec<CheckedTarget> {
         CheckedTarget {
             what: "nothing changes: processor time, with verification",
             why: "verification goes on, a little at a time; it asks for each virtual server by itself, \
-                  and this lane's requests are slow. Over a pass it takes less than one percent; the \
-                  addresses and the largest sets are read whole, each in one go"
+                  and this lane's requests are slow. user-mode-linux counts processor \
+                  time in ticks of 10 ms, with which drift checks begin, so that a run may have twice as much as another"
                 .to_owned(),
             ..at_most(
                 1.0,
