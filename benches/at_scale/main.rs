@@ -96,32 +96,22 @@ fn main() -> ExitCode {
 
 fn measure(arguments: &Arguments) -> Result<()> {
     let mut report = Report::of_this_machine(arguments.short)?;
-    let (nothing, kind) = (Size { services: 0, endpoints: 1 }, arguments.kind);
-    let namespace = Namespace::create("nothing")?;
-    report.nothing = in_process_of_its_own(Stage::First, nothing, kind, arguments, &namespace)?;
-    let again = in_process_of_its_own(Stage::Again, nothing, kind, arguments, &namespace)?;
-    report.nothing.extend(again);
+    let nothing = Size { services: 0, endpoints: 1 };
+    (report.nothing, _) = first_and_again(nothing, arguments)?;
     if is_user_mode()? {
         never_load_modules()?;
     }
     for size in &arguments.sizes {
         let started = Instant::now();
-        let stage = |stage, namespace: &Namespace| {
-            in_process_of_its_own(stage, *size, kind, arguments, namespace)
-        };
-        let mut namespace = None;
-        let mut first_sync = |name: &str, of: Stage| {
-            middle(arguments, "first_sync", || {
-                namespace = None;
-                wait_until_quiet();
-                stage(of, namespace.insert(Namespace::create(name)?))
-            })
-        };
-        let raw = first_sync("raw", Stage::Raw)?;
-        let mut ours = first_sync("ours", Stage::First)?;
-        let namespace = namespace.context("nothing was measured")?;
-        ours.extend(middle(arguments, "restart", || stage(Stage::Again, &namespace))?);
-        ours.extend(stage(Stage::Rest, &namespace)?);
+        let (raw, _) = first_syncs(Stage::Raw, *size, arguments)?;
+        let (mut ours, namespace) = first_and_again(*size, arguments)?;
+        ours.extend(in_process_of_its_own(
+            Stage::Rest,
+            *size,
+            arguments.kind,
+            arguments,
+            &namespace,
+        )?);
         let Size { services, endpoints } = *size;
         let measured = Measured { services, endpoints, raw, ours };
         print!("{measured}");
@@ -133,6 +123,26 @@ fn measure(arguments: &Arguments) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Measures first syncs and restarts. Returns the last namespace, with the complete state.
+fn first_and_again(size: Size, arguments: &Arguments) -> Result<(Vec<Line>, Namespace)> {
+    let (mut lines, namespace) = first_syncs(Stage::First, size, arguments)?;
+    let again = || in_process_of_its_own(Stage::Again, size, arguments.kind, arguments, &namespace);
+    lines.extend(middle(arguments, "restart", again)?);
+    Ok((lines, namespace))
+}
+
+/// Measures first syncs, each in a fresh namespace, and returns the last one.
+fn first_syncs(stage: Stage, size: Size, arguments: &Arguments) -> Result<(Vec<Line>, Namespace)> {
+    let mut namespace = None;
+    let lines = middle(arguments, "first_sync", || {
+        namespace = None;
+        wait_until_quiet();
+        let fresh = namespace.insert(Namespace::create("first-sync")?);
+        in_process_of_its_own(stage, size, arguments.kind, arguments, fresh)
+    })?;
+    Ok((lines, namespace.context("nothing was measured")?))
 }
 
 /// Measures several times, and returns the run that is the middle one by the processor time of a line.

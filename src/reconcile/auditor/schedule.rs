@@ -17,7 +17,8 @@ pub(super) const SECOND: Duration = Duration::from_secs(1);
 /// programs, too (docs/kernel-use.md).
 const DRIFT_CHECK_REST: u32 = 10;
 /// The same pause, at most, for time in which its thread had no processor, unless it took even longer: a
-/// wait for a processor or a lock says nothing of what the next check costs.
+/// wait for a processor or a lock says nothing of what the next check costs. Nor does a listing of virtual
+/// servers, whose processor time counts as such a wait.
 const REST_AFTER_WAIT: Duration = Duration::from_secs(2);
 
 /// Time that comparing a chunk of virtual servers is to take. A change that comes meanwhile waits for
