@@ -50,7 +50,8 @@ pub(super) struct RelayMetrics {
     connections_total: IntCounterVec,
     endpoint_failures: IntCounter,
     udp_clients: IntGauge,
-    udp_dropped: IntCounterVec,
+    udp_evicted: IntCounter,
+    udp_dropped: IntCounter,
     listen_failures: IntGauge,
 }
 
@@ -192,11 +193,14 @@ impl RelayMetrics {
                 RELAY_UDP_CLIENTS,
                 "Number of UDP clients that the relay serves.",
             )?,
-            udp_dropped: counters(
+            udp_evicted: IntCounter::new(
+                "kube_ipvs_relay_udp_clients_evicted_total",
+                "Number of UDP clients that the relay forgot because a new one came while it served as \
+                 many as it may. Their next datagrams may reach another endpoint.",
+            )?,
+            udp_dropped: IntCounter::new(
                 "kube_ipvs_relay_udp_datagrams_dropped_total",
-                "Number of datagrams that the relay did not pass on, by reason: clients if there are \
-                 too many of them, else other.",
-                "reason",
+                "Number of datagrams that the relay did not pass on.",
             )?,
             listen_failures: IntGauge::new(
                 "kube_ipvs_relay_listen_failures",
@@ -215,6 +219,7 @@ impl RelayMetrics {
         metrics.add(self.connections_total.clone())?;
         metrics.add(endpoint_failures.clone())?;
         metrics.add(udp_clients.clone())?;
+        metrics.add(self.udp_evicted.clone())?;
         metrics.add(self.udp_dropped.clone())?;
         metrics.add(listen_failures.clone())
     }
@@ -222,7 +227,6 @@ impl RelayMetrics {
     /// Returns the parts that the relay counts with.
     pub(super) fn meters(&self) -> Meters {
         let connections = |result| self.connections_total.with_label_values(&[result]);
-        let dropped = |reason| self.udp_dropped.with_label_values(&[reason]);
         Meters {
             open: self.connections.clone(),
             passed: connections("passed"),
@@ -231,8 +235,8 @@ impl RelayMetrics {
             cut: connections("cut"),
             endpoint_failures: self.endpoint_failures.clone(),
             udp_clients: self.udp_clients.clone(),
-            udp_refused: dropped("clients"),
-            udp_lost: dropped("other"),
+            udp_evicted: self.udp_evicted.clone(),
+            udp_lost: self.udp_dropped.clone(),
             listen_failures: self.listen_failures.clone(),
         }
     }

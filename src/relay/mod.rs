@@ -20,11 +20,13 @@
 //! take a port away, it removes the rules first: clients that are connected by then are served.
 //!
 //! All of it is in a thread of its own. Connections end with the process. The limits are on all
-//! Services together: the clients of one can keep those of others out.
+//! Services together: the TCP clients of one can keep those of others out. A new UDP client takes the place of
+//! the one that has been silent longest.
 
 mod balancer;
 mod port;
 mod ports;
+mod recency;
 mod server;
 mod tcp;
 #[cfg(test)]
@@ -98,9 +100,9 @@ pub struct Meters {
     pub endpoint_failures: IntCounter,
     /// UDP clients that are served.
     pub udp_clients: IntGauge,
-    /// Datagrams of UDP clients that were not served because there were too many clients.
-    pub udp_refused: IntCounter,
-    /// Datagrams that were not passed on for any other reason.
+    /// UDP clients that were forgotten because a new one came while there were as many as may be.
+    pub udp_evicted: IntCounter,
+    /// Datagrams that were not passed on.
     pub udp_lost: IntCounter,
     /// Service ports that have no proxy port and should have one.
     pub listen_failures: IntGauge,

@@ -10,6 +10,7 @@ use tracing::debug;
 
 use super::balancer::{Balancer, Endpoint};
 use super::ports::PortLease;
+use super::recency::Recency;
 use super::{Meters, ProxyPortId, Settings};
 use crate::forwarding::limit::{Limit, RateLimit};
 use crate::spread::random;
@@ -26,8 +27,8 @@ pub(super) struct Shared {
     pub(super) drain: Duration,
     /// Limit on TCP connections.
     pub(super) connections: Limit,
-    /// Limit on UDP clients.
-    pub(super) udp_clients: Limit,
+    /// UDP clients, a limited number.
+    pub(super) udp_clients: Recency,
     /// Of warnings that no socket can be had.
     pub(super) socket_warnings: RateLimit,
 }
@@ -49,7 +50,7 @@ impl Shared {
             *settings;
         let connections = Limit::new(connections, meters.open.clone(), meters.refused.clone());
         let udp_clients =
-            Limit::new(udp_clients, meters.udp_clients.clone(), meters.udp_refused.clone());
+            Recency::new(udp_clients, meters.udp_clients.clone(), meters.udp_evicted.clone());
         let socket_warnings = RateLimit::default();
         Self {
             meters,

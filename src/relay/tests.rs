@@ -114,7 +114,7 @@ fn mk_meters() -> Meters {
         cut: counter(),
         endpoint_failures: counter(),
         udp_clients: gauge(),
-        udp_refused: counter(),
+        udp_evicted: counter(),
         udp_lost: counter(),
         listen_failures: gauge(),
     }
@@ -902,19 +902,39 @@ async fn udp_clients_are_many_but_not_too_many() {
         clients.push(mk_client(proxy).await);
         ask(clients.last().unwrap(), "a").await;
     }
+    // The first one asks again, so that the second one has been silent longest.
+    let again = ask(&clients[0], "b").await;
     let late = mk_client(proxy).await;
-    late.send(b"a").await.unwrap();
-    until("it is refused", || world.meters.udp_refused.get() == 1).await;
-    for client in &clients {
-        ask(client, "b").await;
-    }
-    assert_eq!(world.meters.udp_clients.get(), 50);
+    ask(&late, "a").await;
+    assert_eq!((world.meters.udp_evicted.get(), world.meters.udp_clients.get()), (1, 50));
+    assert_eq!(ask(&clients[0], "c").await.1, again.1, "it has kept its socket");
+    ask(&clients[1], "b").await;
+    assert_eq!((world.meters.udp_evicted.get(), world.meters.udp_clients.get()), (2, 50));
     // Those of a port that goes make room.
     let (two, _echo) = mk_udp_echo("two").await;
     world.set("dns", &[]);
     let proxy = world.serve("api", udp(&[two])).await;
     world.until_udp_clients(0).await;
     assert_eq!(ask(&mk_client(proxy).await, "a").await.0, "two");
+}
+
+#[tokio::test]
+async fn an_address_with_very_many_udp_clients_takes_places_from_its_own() {
+    let world = World::with(&Settings { udp_clients: 8, ..Settings::default() });
+    let (one, _echo) = mk_udp_echo("one").await;
+    let proxy = world.serve("dns", udp(&[one])).await;
+    let bind_of = |ip: &'static str| async move {
+        let client = UdpSocket::bind((ip, 0)).await.unwrap();
+        client.connect(proxy).await.unwrap();
+        client
+    };
+    let modest = bind_of("127.0.0.2").await;
+    let port = ask(&modest, "a").await.1;
+    for _ in 0..50 {
+        ask(&bind_of("127.0.0.3").await, "a").await;
+    }
+    assert_eq!((world.meters.udp_evicted.get(), world.meters.udp_clients.get()), (43, 8));
+    assert_eq!(ask(&modest, "b").await.1, port, "it was silent longest, and has kept its socket");
 }
 
 #[tokio::test]

@@ -5,20 +5,19 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket as StdUdpSocket};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use rustix::net::{SendFlags, send, sendto};
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
 use tokio::task::JoinHandle;
 use tokio::task::coop::consume_budget;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 use tracing::warn;
 
 use super::balancer::Endpoint;
 use super::port::{ProxyPort, TRIES};
+use super::recency::Place;
 use crate::forwarding::copy::with_scratch;
-use crate::forwarding::limit::Slot;
 use crate::forwarding::listening::ACCEPT_PAUSE;
 
 /// The UDP clients of a proxy port. Copies share them.
@@ -34,13 +33,11 @@ struct UdpClient {
 
 /// Datagrams between a client and an endpoint.
 #[derive(Debug)]
-struct Flow {
+pub(super) struct Flow {
     /// Connected to the endpoint.
     socket: UdpSocket,
     endpoint: Arc<Endpoint>,
-    /// The last time that a datagram passed, either way.
-    used: Mutex<Instant>,
-    _slot: Slot,
+    place: Place,
 }
 
 /// Result of reading the answers of an endpoint.
@@ -133,7 +130,7 @@ impl UdpClients {
                 return;
             };
             match send(&flow.socket, datagram, SendFlags::DONTWAIT) {
-                Ok(_) => return flow.touch(),
+                Ok(_) => return flow.place.used().touch(),
                 // It does not fit into the socket's buffer, or into a datagram of the path.
                 Err(rustix::io::Errno::AGAIN | rustix::io::Errno::MSGSIZE) => break,
                 Err(error) => {
@@ -154,7 +151,6 @@ impl UdpClients {
         from: SocketAddr,
         failed: Option<&Arc<Endpoint>>,
     ) -> Option<Arc<Flow>> {
-        let slot = port.shared.udp_clients.take(warn_of_limit)?;
         let endpoint = match failed {
             Some(failed) => port.choose_another(from.ip(), failed),
             None => port.choose(from.ip()),
@@ -174,8 +170,9 @@ impl UdpClients {
                 return None;
             }
         };
-        let used = Mutex::new(Instant::now());
-        let flow = Arc::new(Flow { socket: connected, endpoint, used, _slot: slot });
+        let place = port.shared.udp_clients.take(from);
+        let flow = Arc::new(Flow { socket: connected, endpoint, place });
+        flow.place.serve(self.clone(), Arc::downgrade(&flow));
         let answers = tokio::spawn(answers(
             Arc::clone(&flow),
             Arc::clone(socket),
@@ -188,7 +185,7 @@ impl UdpClients {
     }
 
     /// Stops serving a client, if that is by this flow.
-    fn end(&self, from: SocketAddr, flow: &Arc<Flow>) {
+    pub(super) fn end(&self, from: SocketAddr, flow: &Arc<Flow>) {
         let mut clients = self.lock();
         if clients.get(&from).is_some_and(|client| Arc::ptr_eq(&client.flow, flow)) {
             clients.remove(&from);
@@ -207,21 +204,6 @@ impl Drop for UdpClient {
 // === impl Flow ===
 
 impl Flow {
-    fn touch(&self) {
-        *self.used.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
-    }
-
-    /// Waits until nothing has passed for so long.
-    async fn until_idle(&self, idle: Duration) {
-        loop {
-            let used = *self.used.lock().unwrap_or_else(PoisonError::into_inner);
-            match idle.checked_sub(used.elapsed()) {
-                Some(rest) if !rest.is_zero() => sleep(rest).await,
-                _ => return,
-            }
-        }
-    }
-
     /// Fails if the endpoint has refused a datagram, and no later datagram has noticed that.
     fn take_refusal(&self) -> io::Result<()> {
         let refusal = || match self.socket.take_error()? {
@@ -244,7 +226,7 @@ impl Flow {
                 }
                 Err(error) => return Err(error),
             };
-            self.touch();
+            self.place.used().touch();
             let datagram = scratch.get(..length).unwrap_or_default();
             Ok(match sendto(socket, datagram, SendFlags::DONTWAIT, &client) {
                 Err(rustix::io::Errno::AGAIN) => Answer::Waiting(datagram.to_vec()),
@@ -278,7 +260,7 @@ async fn answers(
     };
     let ended: io::Result<()> = tokio::select! {
         ended = pass => ended,
-        () = flow.until_idle(port.shared.udp_idle) => Ok(()),
+        () = flow.place.used().until_idle(port.shared.udp_idle) => Ok(()),
     };
     if let Err(error) = ended {
         // Refused, mostly: nothing listens there. The next datagram goes to another endpoint.
@@ -296,11 +278,4 @@ fn connect(endpoint: SocketAddr) -> io::Result<UdpSocket> {
     let socket = StdUdpSocket::bind(any)?;
     socket.connect(endpoint)?;
     nonblocking(socket)
-}
-
-fn warn_of_limit(most: usize) {
-    warn!(
-        "datagrams to a Service dropped: {most} UDP clients are served, which is the limit of the relay \
-         of mode userspace; `ss -unp` shows the sockets for them"
-    );
 }
