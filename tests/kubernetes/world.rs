@@ -1,7 +1,7 @@
 //! A server, the source that follows it, and what the source has said.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -21,12 +21,17 @@ const PATIENCE: Duration = Duration::from_secs(45);
 
 /// Runs a test as against a server of each release, all at the same time: what takes time is waiting.
 pub(crate) fn on_each_release(test: impl AsyncFn(Release) + Sync) {
+    on_releases(&Release::ALL, test);
+}
+
+/// Runs a test as against a server of each of these releases.
+pub(crate) fn on_releases(releases: &[Release], test: impl AsyncFn(Release) + Sync) {
     let run = |release| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(test(release));
     };
     std::thread::scope(|scope| {
-        for release in Release::ALL {
+        for release in releases.iter().copied() {
             let thread = std::thread::Builder::new().name(format!("{release:?}"));
             thread
                 .spawn_scoped(scope, {
@@ -62,8 +67,6 @@ pub(crate) struct Said {
     pub(crate) leaving: Vec<bool>,
     pub(crate) triggered: usize,
     pub(crate) complete: usize,
-    /// Addresses of the API server.
-    pub(crate) api_server: Vec<SocketAddr>,
     /// The last Service that was applied: its ports.
     pub(crate) ports: Vec<u16>,
 }
@@ -277,9 +280,6 @@ impl Said {
             SourceEvent::Change(Event::OtherNodeRemoved(name)) => {
                 self.remove(format!("other node {name}"));
                 self.others.remove(&*name);
-            }
-            SourceEvent::Change(Event::ApiServerAddresses(addresses)) => {
-                self.api_server = addresses;
             }
             SourceEvent::Change(
                 Event::LocalAddresses(_)

@@ -35,7 +35,6 @@ impl Store {
         Self {
             facts: self.facts.clone(),
             others: self.others.clone(),
-            api_server: self.api_server.clone(),
             n_endpoints: self.n_endpoints,
             ..Self::default()
         }
