@@ -200,7 +200,7 @@ fn rule_set(family: Family) -> RuleSet {
     let settings = RuleSetSettings::new(false, 14, LocalTraffic::Unknown, true).unwrap();
     RuleSet::new(
         family,
-        &settings.with_short_circuit_networks(ShortCircuitNetworks::default().networks(family)),
+        &settings.with_short_circuit_network(ShortCircuitNetworks::default().of(family)),
     )
 }
 

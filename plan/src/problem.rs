@@ -278,13 +278,13 @@ impl fmt::Display for Problem {
             Self::ShortCircuitTaken { frontend, short_circuit, owner } => write!(
                 f,
                 "clients in the cluster reach only this node's endpoints by {frontend}: its short circuit \
-                 {short_circuit} is Service {owner}'s, whose address differs from it in the first bits only, \
-                 and the spare one is taken as well; choose another address"
+                 {short_circuit} is Service {owner}'s, whose address differs from it in the first bits only; \
+                 choose another address"
             ),
             Self::NoShortCircuit { frontend } => write!(
                 f,
-                "clients in the cluster reach only this node's endpoints by {frontend}: its short circuits \
-                 would be at addresses that no host can have, or that are excluded or this node's own; choose \
+                "clients in the cluster reach only this node's endpoints by {frontend}: its short circuit \
+                 would be at an address that no host can have, or that is excluded or this node's own; choose \
                  another address, or another network for short circuits (shortCircuit)"
             ),
             Self::SchedulerMissing { scheduler } => write!(

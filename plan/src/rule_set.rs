@@ -70,7 +70,7 @@ pub struct RuleSetSettings {
     local: LocalTraffic,
     random_fully: bool,
     /// Networks in which short circuits live, the spare network second; none: there are none.
-    short_circuit_networks: [Option<IpNet>; 2],
+    short_circuit_network: Option<IpNet>,
     /// The networks that are local by a route, in order.
     routes: Vec<IpNet>,
     /// The node's own addresses inside these, in order.
@@ -204,7 +204,7 @@ impl RuleSet {
             mark: 1,
             local,
             random_fully: false,
-            short_circuit_networks: [None; 2],
+            short_circuit_network: None,
             routes: Vec::new(),
             own: Vec::new(),
             optional: OptionalRules::default(),
@@ -396,7 +396,7 @@ impl RuleSetSettings {
             mark,
             local: local.checked()?,
             random_fully,
-            short_circuit_networks: [None; 2],
+            short_circuit_network: None,
             routes: Vec::new(),
             own: Vec::new(),
             optional: OptionalRules::default(),
@@ -413,8 +413,8 @@ impl RuleSetSettings {
     /// The same, with short circuits in these networks, which are of the rules' family:
     /// [`ShortCircuitNetworks::networks`](crate::settings::ShortCircuitNetworks::networks).
     #[must_use]
-    pub fn with_short_circuit_networks(self, networks: [Option<IpNet>; 2]) -> Self {
-        Self { short_circuit_networks: networks.map(|net| Some(net?.trunc())), ..self }
+    pub fn with_short_circuit_network(self, network: Option<IpNet>) -> Self {
+        Self { short_circuit_network: network.map(|net| net.trunc()), ..self }
     }
 
     /// The same, with these local routes, all of the rules' family. `local` are the addresses of
@@ -440,7 +440,7 @@ impl RuleSetSettings {
         let Settings { masquerade_all, masquerade_bit, random_fully, .. } = *settings;
         let rule_set = Self::new(masquerade_all, masquerade_bit, local, random_fully)?;
         let rule_set =
-            rule_set.with_short_circuit_networks(settings.short_circuit_networks.networks(family));
+            rule_set.with_short_circuit_network(settings.short_circuit_networks.of(family));
         let rule_set = rule_set.with_optional(OptionalRules {
             drop_invalid: settings.drop_invalid,
             nfacct: settings.nfacct,

@@ -90,10 +90,13 @@ const IPTABLES_MODE_CHAINS: [(&str, &str); 12] = [
 const IPTABLES_MODE_PREFIXES: [&str; 6] =
     ["KUBE-SVC-", "KUBE-SVL-", "KUBE-FW-", "KUBE-EXT-", "KUBE-XLB-", "KUBE-SEP-"];
 
+/// Chain of `nat` that earlier versions had in IPVS mode, and that nothing leads into any more.
+const FORMER_CHAIN: (&str, &str) = ("nat", "KUBE-SPARE-SHORT-CIRCUIT");
+
 /// Chains of mode ipvs that kube-proxy does not have: table and name.
 const OURS_ALONE: [(&str, &str); 4] = [
     ("nat", "KUBE-SHORT-CIRCUIT"),
-    ("nat", "KUBE-SPARE-SHORT-CIRCUIT"),
+    FORMER_CHAIN,
     ("mangle", "KUBE-PROXY-FIREWALL"),
     ("mangle", "KUBE-SOURCE-RANGES-FIREWALL"),
 ];
@@ -291,11 +294,15 @@ impl<'a> SavedTable<'a> {
         let is_of = |mode| self.has_chain_of(mode, chain);
         let is_of_leaving = RuleSet::copy_chain_names()
             .any(|(table, name)| (table.name(), name) == (self.name, chain));
+        let is_former = (self.name, chain) == FORMER_CHAIN;
         match scope {
-            RemovalScope::Everything => is_of_leaving || Mode::ALL.into_iter().any(is_of),
+            RemovalScope::Everything => {
+                is_former || is_of_leaving || Mode::ALL.into_iter().any(is_of)
+            }
             // `KUBE-SERVICES` of nat and others are chains of several modes.
             RemovalScope::ModesBut(modes) => {
-                is_of_leaving_alone(modes, is_of_leaving) || is_of_others_alone(modes, is_of)
+                is_of_leaving_alone(modes, is_former || is_of_leaving)
+                    || is_of_others_alone(modes, is_of)
             }
             RemovalScope::OursAlone => is_of_leaving || OURS_ALONE.contains(&(self.name, chain)),
         }

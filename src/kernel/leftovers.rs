@@ -9,7 +9,7 @@ use plan::actual::{Actual, ActualSet, ActualVirtualServer};
 use plan::hash::{HashMap, HashSet};
 use plan::kernel_objects::{Entry, Frontend};
 use plan::model::Protocol;
-use plan::sets::SetId;
+use plan::sets::{FORMER, SetId};
 
 use super::link::{AddressBatch, AddressScope, Link, LinkAddress, Links};
 use super::linux::grow;
@@ -42,8 +42,8 @@ pub struct FoundLeftovers {
 /// A set that was not destroyed.
 #[derive(Debug)]
 pub struct NotDestroyed {
-    /// The set.
-    pub set: SetId,
+    /// The set's name.
+    pub set: &'static str,
     /// True if a rule, or another set, refers to it.
     pub in_use: bool,
     /// Reason that the kernel gave.
@@ -317,21 +317,29 @@ impl Leftovers {
         self.ipset.as_mut().map_or(Ok(false), |ipset| grow::shrink(ipset, set))
     }
 
+    /// Returns the names of sets that are there and that [earlier versions](FORMER) made. Without a
+    /// list, there is none.
+    pub fn former_sets(&mut self) -> Vec<&'static str> {
+        let names = self.ipset.as_mut().and_then(|ipset| ipset.list_names().ok());
+        let names: Vec<String> = names.iter().flatten().map(ToString::to_string).collect();
+        FORMER.into_iter().filter(|former| names.iter().any(|name| name == former)).collect()
+    }
+
     /// Destroys sets with their entries, and returns those that are still there.
-    pub fn destroy(&mut self, sets: &[SetId]) -> Vec<NotDestroyed> {
+    pub fn destroy(&mut self, sets: &[&'static str]) -> Vec<NotDestroyed> {
         let Some(ipset) = &mut self.ipset else { return Vec::new() };
         let mut left = Vec::new();
         for set in sets {
-            let destroyed = match translate::set_name(*set) {
+            let destroyed = match ipset::Name::new(set) {
                 Ok(name) => ipset.destroy(name),
                 Err(error) => {
-                    left.push(NotDestroyed { set: *set, in_use: false, reason: error.to_string() });
+                    left.push(NotDestroyed { set, in_use: false, reason: error.to_string() });
                     continue;
                 }
             };
             match destroyed {
                 Err(error) if !error.is_no_such_set() => left.push(NotDestroyed {
-                    set: *set,
+                    set,
                     in_use: error.is_busy(),
                     reason: error.to_string(),
                 }),

@@ -90,10 +90,8 @@ fn drops_forwarded(saved: &str) -> bool {
 fn reserved(configuration: &Configuration) -> Vec<Check> {
     const NAME: &str = "reserved networks";
     let settings = &configuration.settings;
-    let short_circuits = settings
-        .families
-        .iter()
-        .flat_map(|family| settings.short_circuit_networks.networks(*family).into_iter().flatten());
+    let short_circuits =
+        settings.families.iter().filter_map(|family| settings.short_circuit_networks.of(*family));
     let short_circuits = short_circuits.map(|network| (network, "shortCircuit"));
     let routes = settings.service_routes.iter().map(|network| (*network, "serviceRoutes"));
     let networks: Vec<(IpNet, &str)> = short_circuits.chain(routes).collect();

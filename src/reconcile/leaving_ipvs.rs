@@ -365,7 +365,7 @@ async fn drain(
         // live by connection tracking alone. So they go first.
         let needs_ipvs = |frontend: &Frontend| {
             frontend.protocol != Protocol::Udp
-                && settings.short_circuit_networks.around(frontend.address).is_none()
+                && !settings.short_circuit_networks.may_have_had(frontend.address)
         };
         let (lasting, others): (Vec<_>, Vec<_>) =
             part.into_iter().partition(|it| needs_ipvs(&it.frontend));

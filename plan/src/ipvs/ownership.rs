@@ -85,7 +85,7 @@ impl Ownership<'_> {
 
     /// The networks of short circuits are ours alone.
     fn is_short_circuit(&self, frontend: &Frontend) -> bool {
-        self.settings.short_circuit_networks.around(frontend.address).is_some()
+        self.settings.short_circuit_networks.may_have_had(frontend.address)
     }
 
     /// Only Services have addresses inside our routes.

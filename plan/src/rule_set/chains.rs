@@ -21,7 +21,6 @@ struct Writer<'a> {
 /// Every chain, in the order in which kube-proxy makes them.
 pub(super) fn chains(family: Family, settings: &RuleSetSettings) -> Vec<Chain> {
     let writer = Writer { family, settings };
-    let [first, spare] = settings.short_circuit_networks;
     let nat = |name, rules| Chain { table: Table::Nat, name, rules };
     let mangle = |name, rules| Chain { table: Table::Mangle, name, rules };
     let filter = |name, rules| Chain { table: Table::Filter, name, rules };
@@ -31,8 +30,7 @@ pub(super) fn chains(family: Family, settings: &RuleSetSettings) -> Vec<Chain> {
         nat("KUBE-NODE-PORT", writer.node_port()),
         nat("KUBE-LOAD-BALANCER", writer.load_balancer()),
         nat("KUBE-MARK-MASQ", writer.mark_masquerade()),
-        nat(SHORT_CIRCUIT_CHAIN, writer.lead_to(first)),
-        nat("KUBE-SPARE-SHORT-CIRCUIT", writer.lead_to(spare)),
+        nat(SHORT_CIRCUIT_CHAIN, writer.lead_to_short_circuits()),
         // Of what the node itself sends: IPVS takes that at OUTPUT before `filter` sees it.
         mangle("KUBE-PROXY-FIREWALL", writer.firewall()),
         mangle("KUBE-SOURCE-RANGES-FIREWALL", writer.source_ranges()),
@@ -90,7 +88,7 @@ const fn comment(kind: SetKind) -> &'static str {
         }
         SetKind::HealthCheckNodePort => "Kubernetes health check node port",
         SetKind::IpvsAddresses => "Kubernetes addresses on the ipvs interface",
-        SetKind::ShortCircuit | SetKind::SpareShortCircuit => {
+        SetKind::ShortCircuit => {
             "Kubernetes service external ip + port of which clients in the cluster get all endpoints"
         }
         SetKind::NoEndpoints => "Kubernetes service ip + port without endpoints",
@@ -145,7 +143,7 @@ impl Writer<'_> {
         // All other addresses of Services are local as well. Most other connections are not to the
         // node, and leave before they are looked up in all other sets.
         rules.push("-m addrtype ! --dst-type LOCAL -j RETURN".to_owned());
-        rules.extend(self.jumps_to_short_circuits());
+        rules.extend(self.jump_to_short_circuits());
         rules.extend([
             format!("{load_balancer} -j KUBE-LOAD-BALANCER"),
             format!("{} -j ACCEPT", self.lookup(SetKind::LoadBalancer, "dst,dst")),
@@ -162,16 +160,10 @@ impl Writer<'_> {
         rules
     }
 
-    fn jumps_to_short_circuits(&self) -> impl Iterator<Item = String> {
-        let ways = [
-            (SetKind::ShortCircuit, SHORT_CIRCUIT_CHAIN),
-            (SetKind::SpareShortCircuit, "KUBE-SPARE-SHORT-CIRCUIT"),
-        ];
-        let ways = ways
-            .into_iter()
-            .zip(self.settings.short_circuit_networks)
-            .filter(|(_, network)| network.is_some());
-        ways.map(|((set, chain), _)| format!("{} -j {chain}", self.commented(set, "dst,dst")))
+    fn jump_to_short_circuits(&self) -> Option<String> {
+        self.settings.short_circuit_network?;
+        let lookup = self.commented(SetKind::ShortCircuit, "dst,dst");
+        Some(format!("{lookup} -j {SHORT_CIRCUIT_CHAIN}"))
     }
 
     /// Returns the rule that marks traffic to cluster addresses for masquerading, if there is one.
@@ -230,8 +222,8 @@ impl Writer<'_> {
     /// frontend to its short circuit. Neither the one's packet mark nor anybody's is touched: the
     /// address is what IPVS goes by. Connection tracking remembers the way for the rest of the
     /// connection.
-    fn lead_to(&self, network: Option<IpNet>) -> Vec<String> {
-        let Some(network) = network else { return Vec::new() };
+    fn lead_to_short_circuits(&self) -> Vec<String> {
+        let Some(network) = self.settings.short_circuit_network else { return Vec::new() };
         let to_short_circuit = format!("-j NETMAP --to {}", with_prefix(&network));
         let mut rules = match &self.settings.local {
             LocalTraffic::Unknown => Vec::new(),
@@ -279,7 +271,7 @@ impl Writer<'_> {
         // connection tracking sends those that follow straight to the endpoint, through FORWARD.
         // Until the endpoint has answered, the connection is new, and its packets have no mark.
         // Confirmed connections were let through before: no other program's decision is overruled.
-        if self.settings.short_circuit_networks.iter().any(Option::is_some) {
+        if self.settings.short_circuit_network.is_some() {
             rules.push(format!(
                 "-m comment --comment \"{UNANSWERED}\" -m conntrack --ctstate DNAT --ctstatus CONFIRMED \
                  -j ACCEPT"
@@ -350,7 +342,7 @@ impl Writer<'_> {
             allowed(SetKind::HealthCheckNodePort, "dst"),
         ]);
         // Connections led to a short circuit, but not those that a client opened to its address.
-        rules.extend(self.settings.short_circuit_networks.iter().flatten().map(|network| {
+        rules.extend(self.settings.short_circuit_network.iter().map(|network| {
             format!("-d {} -m conntrack --ctstate DNAT -j RETURN", with_prefix(network))
         }));
         rules.push(format!("-m conntrack --ctstate NEW {bound} -j {reject}"));

@@ -8,7 +8,7 @@ const IPV4: &str = include_str!("ipv4.rules");
 
 fn mk_settings(family: Family, masquerade_all: bool, local: LocalTraffic) -> RuleSetSettings {
     let settings = RuleSetSettings::new(masquerade_all, 14, local, true).unwrap();
-    settings.with_short_circuit_networks(ShortCircuitNetworks::default().networks(family))
+    settings.with_short_circuit_network(ShortCircuitNetworks::default().of(family))
 }
 
 fn mk_rule_set() -> RuleSet {
@@ -39,9 +39,7 @@ fn mk_every_variant() -> Vec<(Family, RuleSetSettings)> {
                     RuleSetSettings::new(masquerade_all, bit, local.clone(), random_fully).unwrap();
                 variants.push((
                     family,
-                    settings.with_short_circuit_networks(
-                        ShortCircuitNetworks::default().networks(family),
-                    ),
+                    settings.with_short_circuit_network(ShortCircuitNetworks::default().of(family)),
                 ));
             }
         }
@@ -165,8 +163,8 @@ fn nothing_is_masqueraded_for_being_remote_when_every_address_is_local() {
 fn the_mark_is_the_chosen_bit() {
     for (bit, mark) in [(0, "0x1"), (14, "0x4000"), (31, "0x80000000")] {
         let settings = RuleSetSettings::new(false, bit, LocalTraffic::Unknown, true).unwrap();
-        let settings = settings
-            .with_short_circuit_networks(ShortCircuitNetworks::default().networks(Family::V4));
+        let settings =
+            settings.with_short_circuit_network(ShortCircuitNetworks::default().of(Family::V4));
         let rule_set = RuleSet::new(Family::V4, &settings);
         assert_eq!(rule_set.first_input(), IPV4.replace("0x4000", mark));
     }
@@ -176,7 +174,7 @@ fn the_mark_is_the_chosen_bit() {
 fn random_ports_are_asked_for_where_iptables_knows_them() {
     let settings = RuleSetSettings::new(false, 14, LocalTraffic::Unknown, false).unwrap();
     let settings =
-        settings.with_short_circuit_networks(ShortCircuitNetworks::default().networks(Family::V4));
+        settings.with_short_circuit_network(ShortCircuitNetworks::default().of(Family::V4));
     let rule_set = RuleSet::new(Family::V4, &settings);
     assert_eq!(rule_set.first_input(), IPV4.replace(" --random-fully", ""));
 }
@@ -271,8 +269,8 @@ fn the_nodes_part_of_the_clusters_network_is_taken_if_it_is_in_use() {
 
 #[test]
 fn without_short_circuits_nothing_leads_to_them() {
-    let settings = mk_settings(Family::V4, false, LocalTraffic::Unknown)
-        .with_short_circuit_networks([None; 2]);
+    let settings =
+        mk_settings(Family::V4, false, LocalTraffic::Unknown).with_short_circuit_network(None);
     let input = RuleSet::new(Family::V4, &settings).first_input();
     for words in ["240.", "-j KUBE-SHORT-CIRCUIT", "CONFIRMED"] {
         assert!(!input.contains(words), "{words}: {input}");

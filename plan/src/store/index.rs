@@ -107,10 +107,7 @@ fn outer_addresses(
     networks: &ShortCircuitNetworks,
 ) -> impl Iterator<Item = IpAddr> {
     let outer = service.external.iter().chain(&service.load_balancer).copied();
-    let with_short_circuits = |address| {
-        [Some(address), networks.address_for(address), networks.spare_address_for(address)]
-    };
-    outer.flat_map(with_short_circuits).flatten()
+    outer.flat_map(|address| [address].into_iter().chain(networks.address_for(address)))
 }
 
 fn node_port_families(service: &Service) -> impl Iterator<Item = Family> {

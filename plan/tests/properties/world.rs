@@ -49,7 +49,7 @@ const OTHERS: [&str; 7] = [
 pub(crate) const EXCLUDED: &str = "198.51.100.200";
 
 /// Three of them have the same short circuit, which is one of them as well; two others have another
-/// one. All five have the same spare short circuit. The first short circuit of one is broadcast.
+/// one. That of one more is broadcast.
 const OUTER: [&str; 17] = [
     "198.51.100.1",
     "198.51.100.2",

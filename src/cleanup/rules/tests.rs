@@ -52,21 +52,47 @@ fn our_own_rules_are_removed_whole_and_no_other_modes() {
     let removed = of(&saved, RemovalScope::Everything);
     let counts: Vec<(&str, usize, usize)> =
         removed.iter().map(|r| (r.table.as_str(), r.n_rules, r.n_chains)).collect();
-    assert_eq!(counts, [("nat", 3, 7), ("mangle", 1, 2), ("filter", 5, 6)]);
-    assert_eq!(removed[0].to_string(), "nat: 3 rules, 7 chains");
+    assert_eq!(counts, [("nat", 3, 6), ("mangle", 1, 2), ("filter", 5, 6)]);
+    assert_eq!(removed[0].to_string(), "nat: 3 rules, 6 chains");
     let input = removed[0].input.as_deref().unwrap();
     assert_eq!(
         input,
         "*nat\n\
          :KUBE-LOAD-BALANCER - [0:0]\n:KUBE-MARK-MASQ - [0:0]\n:KUBE-NODE-PORT - [0:0]\n\
          :KUBE-POSTROUTING - [0:0]\n:KUBE-SERVICES - [0:0]\n:KUBE-SHORT-CIRCUIT - [0:0]\n\
-         :KUBE-SPARE-SHORT-CIRCUIT - [0:0]\n\
          -D OUTPUT -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES\n\
          -D PREROUTING -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES\n\
          -D POSTROUTING -m comment --comment \"kubernetes postrouting rules\" -j KUBE-POSTROUTING\n\
          -X KUBE-LOAD-BALANCER\n-X KUBE-MARK-MASQ\n-X KUBE-NODE-PORT\n-X KUBE-POSTROUTING\n\
-         -X KUBE-SERVICES\n-X KUBE-SHORT-CIRCUIT\n-X KUBE-SPARE-SHORT-CIRCUIT\nCOMMIT\n"
+         -X KUBE-SERVICES\n-X KUBE-SHORT-CIRCUIT\nCOMMIT\n"
     );
+}
+
+/// The chain that earlier versions had for a second short circuit, and the rule that led there.
+const FORMER: [&str; 2] = [
+    "-A KUBE-SPARE-SHORT-CIRCUIT -m addrtype --src-type LOCAL -j NETMAP --to 0.0.0.0/8",
+    "-A KUBE-SERVICES -m set --match-set KUBE-SPARE-SHORT-CIRCUIT dst,dst -j KUBE-SPARE-SHORT-CIRCUIT",
+];
+
+fn of_earlier_version(saved: &str) -> String {
+    let chain = ":KUBE-SPARE-SHORT-CIRCUIT - [0:0]";
+    saved.replacen("*nat\n", &format!("*nat\n{chain}\n{}\n", FORMER.join("\n")), 1)
+}
+
+#[test]
+fn the_chain_of_an_earlier_version_goes_once_nothing_leads_there() {
+    let saved = mk_rule_set().first_input().replace("-I ", "-A ").replace(" 1 -m ", " -m ");
+    let ipvs = RemovalScope::ModesBut(&[Mode::Ipvs]);
+    let earlier = of_earlier_version(&saved);
+    // Until the rules are written, they lead there.
+    assert_eq!(inputs(&earlier, ipvs), [""; 0]);
+    let written = earlier.replace(&format!("{}\n", FORMER[1]), "");
+    let input = "*nat\n:KUBE-SPARE-SHORT-CIRCUIT - [0:0]\n-X KUBE-SPARE-SHORT-CIRCUIT\nCOMMIT\n";
+    assert_eq!(inputs(&written, ipvs), [input]);
+    let leaving = RemovalScope::ModesBut(&[Mode::Ipvs, Mode::Iptables]);
+    assert_eq!(of(&written, leaving), [], "connections may still need what IPVS mode left");
+    let all = inputs(&written, RemovalScope::Everything).concat();
+    assert!(all.contains("-X KUBE-SPARE-SHORT-CIRCUIT"), "{all}");
 }
 
 #[test]
@@ -194,9 +220,10 @@ fn what_a_proxy_at_work_uses_is_not_taken_away_beside_our_rules() {
 #[test]
 fn of_our_own_rules_those_go_that_kube_proxy_does_not_have() {
     let settings = RuleSetSettings::new(false, 14, LocalTraffic::Unknown, true).unwrap();
-    let networks = ShortCircuitNetworks::default().networks(Family::V4);
-    let rule_set = RuleSet::new(Family::V4, &settings.with_short_circuit_networks(networks));
+    let networks = ShortCircuitNetworks::default().of(Family::V4);
+    let rule_set = RuleSet::new(Family::V4, &settings.with_short_circuit_network(networks));
     let saved = rule_set.first_input().replace("-I ", "-A ").replace(" 1 -m ", " -m ");
+    let saved = of_earlier_version(&saved);
     let inputs = inputs(&saved, RemovalScope::OursAlone);
     let [nat, mangle, filter] = &inputs[..] else { panic!("{inputs:#?}") };
     for gone in ["-X KUBE-SHORT-CIRCUIT", "-X KUBE-SPARE-SHORT-CIRCUIT"] {

@@ -237,17 +237,14 @@ pub const OWN_FIELDS: [Setting; 28] = [
         DoesIn(
             Mode::Ipvs,
             "Unused network of up to 24 bits for short circuits: through them, clients in the cluster \
-             reach all endpoints at an address with externalTrafficPolicy Local. If it is \
-             full, 0.0.0.0/8 is used as well. Empty: these clients get what clients outside get",
+             reach all endpoints at an address with externalTrafficPolicy Local. Empty: these clients \
+             get what clients outside get",
         ),
     ),
     field(
         "shortCircuit.ipv6",
         "network",
-        DoesIn(
-            Mode::Ipvs,
-            "The same for IPv6, up to 96 bits. If it is full, fefe::/16 is used as well",
-        ),
+        DoesIn(Mode::Ipvs, "The same for IPv6, up to 96 bits"),
     ),
     field(
         "udpIdleTimeout",

@@ -85,8 +85,8 @@ impl RoutableNetworks {
     pub fn new(own: &KubeIpvsConfiguration, document: &KubeProxyConfiguration) -> Self {
         let of_short_circuits = own.short_circuit.networks();
         let of_short_circuits =
-            Family::BOTH.into_iter().flat_map(|family| of_short_circuits.networks(family));
-        let of_short_circuits = of_short_circuits.flatten().map(|net| (net, "of shortCircuit"));
+            Family::BOTH.into_iter().filter_map(|family| of_short_circuits.of(family));
+        let of_short_circuits = of_short_circuits.map(|net| (net, "of shortCircuit"));
         let used = special().chain(pods(document)).chain(of_short_circuits).collect();
         Self { used, of_nodes: networks(&document.node_port_addresses) }
     }

@@ -70,7 +70,7 @@ fn mk_rule_set(family: Family) -> RuleSet {
     let settings = RuleSetSettings::new(false, 14, LocalTraffic::Unknown, true).unwrap();
     RuleSet::new(
         family,
-        &settings.with_short_circuit_networks(ShortCircuitNetworks::default().networks(family)),
+        &settings.with_short_circuit_network(ShortCircuitNetworks::default().of(family)),
     )
 }
 
@@ -96,8 +96,8 @@ fn mk_every_rule_set(family: Family) -> Vec<RuleSet> {
     ]);
     let rule_set = |(masquerade_all, bit, local, random_fully)| {
         let settings = RuleSetSettings::new(masquerade_all, bit, local, random_fully).unwrap();
-        let networks = ShortCircuitNetworks::default().networks(family);
-        [settings.clone(), settings.with_short_circuit_networks(networks)]
+        let networks = ShortCircuitNetworks::default().of(family);
+        [settings.clone(), settings.with_short_circuit_network(networks)]
             .map(|it| RuleSet::new(family, &it))
     };
     variants.into_iter().flat_map(rule_set).collect()
@@ -235,8 +235,8 @@ fn rules_as_kube_proxy_writes_them_are_ours_already() {
         };
         let local = LocalTraffic::Cidr(cidr.parse().unwrap());
         let settings = RuleSetSettings::new(false, 14, local, true).unwrap();
-        let settings = settings
-            .with_short_circuit_networks(ShortCircuitNetworks::default().networks(rules.family()));
+        let settings =
+            settings.with_short_circuit_network(ShortCircuitNetworks::default().of(rules.family()));
         let rule_set = RuleSet::new(rules.family(), &settings);
         let negated = format!("! -s {cidr} ");
         let input = rule_set
