@@ -54,7 +54,8 @@ impl Addresses {
             let node = facts.other_node(address).filter(|_| yields && is_outer);
             // No operator can allow this one: without its API server a node hears of no correction.
             // Rules are about a port, and lead only that one elsewhere.
-            let takes = |port| is_outer || service.ports.iter().any(|it| it.port.get() == port);
+            let takes =
+                |port: u16| is_outer || service.ports.iter().any(|it| it.port.get() == port);
             let is_api_server =
                 field != AddressField::Cluster && facts.api_server_ports(address).any(takes);
             let pods = facts.pod_network_around(address, cluster, settings).filter(|_| is_outer);

@@ -2,6 +2,8 @@
 //!
 //! They are served all the same, as kube-proxy does (kubernetes#76892).
 
+use std::num::NonZeroU16;
+
 use super::addresses::Addresses;
 use crate::facts::NodeFacts;
 use crate::model::{Protocol, Service};
@@ -21,7 +23,7 @@ pub(super) fn note(
     let is_at_node = outer.any(|address| facts.local_addresses().contains(address));
     for port in service.ports.iter().filter(|port| port.protocol == Protocol::Tcp) {
         let own = is_at_node.then_some(port.port);
-        for taken in own.into_iter().chain(port.node_port).map(Into::into) {
+        for taken in own.into_iter().chain(port.node_port).map(NonZeroU16::get) {
             let api_server = facts.own_api_server_ports().filter(|it| *it == taken);
             let api_server = api_server.map(|_| Listener::ApiServer);
             let others = settings.listeners.iter().filter(|(port, _)| *port == taken);

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 
 use plan::event::Event;
 use plan::mode::Mode;
-use plan::model::{Node as NodeObject, Service};
-use plan::planner::Plan;
+use plan::model::{EndpointSlice, Node as NodeObject, Service, ServiceName};
+use plan::planner::{Plan, Planner};
 use plan::problem::Problem;
 use plan::settings::{Listener, LocalDetection, Settings, ShortCircuitNetworks};
 
@@ -58,7 +58,7 @@ fn the_api_servers_address_is_no_services() {
 /// other gets it as an external one.
 #[test]
 fn a_cluster_address_that_is_the_api_servers_stays_served() {
-    let kubernetes = applied(&service("default/kubernetes", &["10.96.0.1"]));
+    let kubernetes = applied(&service("kubernetes", &["10.96.0.1"]));
     let tenant =
         Service { external: ips(&["10.96.0.1"]), ports: vec![port("http", "6443/TCP")], ..web() };
     let mut node = Node::after([at(&["10.96.0.1:443"]), kubernetes]);
@@ -76,7 +76,11 @@ fn an_endpoint_of_the_api_servers_service_is_no_services_address() {
     let tenant = Service { external: ips(&["192.0.2.201"]), ..web() };
     let mut node = run(&tenant, &ONE_HERE);
     assert!(node.addresses().contains("kube-ipvs0 192.0.2.201"));
-    let endpoints = slice("default/kubernetes", "default/kubernetes", &["192.0.2.201@"]);
+    let endpoints = EndpointSlice {
+        name: ServiceName::api_server(),
+        service: ServiceName::api_server(),
+        ..slice("kubernetes", "kubernetes", &["192.0.2.201"])
+    };
     node.run([sliced(&endpoints)]);
     assert!(!node.addresses().contains("kube-ipvs0 192.0.2.201"));
     node.run([Event::SliceRemoved(endpoints.name.clone())]);
@@ -91,13 +95,13 @@ fn in_iptables_mode_the_api_servers_port_is_no_services() {
         short_circuit_networks: ShortCircuitNetworks::NONE,
         ..Settings::new(THIS)
     };
-    let mut node = Node::new(settings);
-    node.run([at(&SERVERS)]);
+    let mut planner = Planner::new(settings);
+    planner.apply(at(&SERVERS));
     for (text, expected) in [("80/TCP", 0), ("6443/TCP", 1)] {
         let tenant =
             Service { external: ips(&["192.0.2.200"]), ports: vec![port("http", text)], ..web() };
-        let plan = node.run([applied(&tenant)]);
-        assert_eq!(problems(&plan).len(), expected, "{text}");
+        planner.apply(applied(&tenant));
+        assert_eq!(problems(&planner.plan()).len(), expected, "{text}");
     }
 }
 
@@ -119,8 +123,8 @@ fn an_address_inside_a_network_of_pods_is_not_bound() {
     let inside = |it: &&Problem| matches!(it, Problem::InsidePodNetwork { .. });
     assert_eq!(problems(&plan).iter().filter(|it| inside(it)).count(), 2);
     // The address of the node's own bridge is local, and bound nowhere.
-    node.run([Event::LocalAddresses(ips(&["192.0.2.10", "10.244.7.7"]))]);
-    assert!(node.real_servers("TCP 10.244.7.7:80").is_none(), "no endpoints");
+    let plan = node.run([Event::LocalAddresses(ips(&["192.0.2.10", "10.244.7.7"]))]);
+    assert_eq!(problems(&plan).iter().filter(|it| inside(it)).count(), 1);
     // A network around everything says nothing about pods.
     let all = LocalDetection::ClusterCidr(vec!["0.0.0.0/0".parse().unwrap()]);
     let mut node = Node::new(Settings { local_detection: all, ..Settings::new(THIS) });
