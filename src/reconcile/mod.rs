@@ -377,15 +377,23 @@ impl Reconciler {
     /// Does some of what is due.
     async fn step(&mut self) -> Result<(), WorkerGone> {
         let Self {
-            context: cx, writer, auditor, hand_drains, dispatch, leaving_ipvs, stage, ..
+            context: cx,
+            writer,
+            auditor,
+            hand_drains,
+            dispatch,
+            leaving_ipvs,
+            api_server: servers,
+            stage,
+            ..
         } = self;
         match stage {
             Stage::Incomplete => {
-                let due = self.api_server.take_if(|(_, at)| *at <= Instant::now());
+                let due = servers.take_if(|(_, at)| *at <= Instant::now());
                 if let Some((addresses, _)) = due
                     && !api_server::give_up_addresses(cx, &addresses).await?
                 {
-                    self.api_server = Some((addresses, Instant::now() + READ_RETRY));
+                    *servers = Some((addresses, Instant::now() + READ_RETRY));
                 }
             }
             Stage::Unread(retry) if Instant::now() < *retry => {}
