@@ -284,8 +284,9 @@ impl fmt::Display for AddressField {
 const ONLY_IPVS: &str = "only mode ipvs has schedulers, weights and a drain deadline";
 const ONLY_IPVS_SCHEDULES: &str = "only mode ipvs has schedulers and weights";
 
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Problem {
+    /// Writes what is wrong with an address.
+    fn write_address(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::ImpossibleAddress { field, address } => write!(
                 f,
@@ -296,12 +297,6 @@ impl fmt::Display for Problem {
                 f,
                 "{field}: {address} is inside {network}, which is for short circuits, and is left out; \
                  choose another address, or another network for short circuits (shortCircuit)"
-            ),
-            Self::PortOfListener { port, listener } => write!(
-                f,
-                "TCP port {port} at this node's addresses is this Service's, and {listener} listens \
-                 there: from other hosts, all connections to it reach the Service instead; give the \
-                 Service another port"
             ),
             Self::AddressOfApiServer { field, address } => write!(
                 f,
@@ -317,6 +312,25 @@ impl fmt::Display for Problem {
             Self::AddressOfNode { field, address, node } => {
                 write_address_of_node(f, *field, *address, node)
             }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ImpossibleAddress { .. }
+            | Self::AddressOfNode { .. }
+            | Self::AddressOfApiServer { .. }
+            | Self::InsidePodNetwork { .. }
+            | Self::InsideShortCircuitNetwork { .. } => self.write_address(f),
+            Self::PortOfListener { port, listener } => write!(
+                f,
+                "TCP port {port} at this node's addresses is this Service's, and {listener} listens \
+                 there: from other hosts, all connections to it reach the Service instead; give the \
+                 Service another port"
+            ),
             Self::FrontendTaken { frontend, owner } => write!(
                 f,
                 "Service {owner} has {frontend} before this one (cluster addresses and node ports come \
