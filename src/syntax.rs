@@ -3,3 +3,4 @@
 pub mod address;
 pub mod duration;
 pub mod quantity;
+pub mod quoted;

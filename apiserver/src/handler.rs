@@ -2,8 +2,8 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http::header::{
@@ -19,7 +19,7 @@ use crate::body::{Body, Writer};
 use crate::connection::Peer;
 use crate::faults::{Fault, Faults};
 use crate::object::{self, Identity};
-use crate::options::WatchList;
+use crate::options::{Release, WatchList};
 use crate::parameters::{Parameters, Version};
 use crate::requests::{Authorization, Log, LoggedRequest};
 use crate::resource::{Resource, Target, Verb};
@@ -45,7 +45,7 @@ pub(crate) struct Handler {
     pub(crate) watches: [Arc<AtomicUsize>; Resource::ALL.len()],
     pub(crate) connections: Arc<AtomicUsize>,
     pub(crate) bookmark_period: Duration,
-    pub(crate) watch_list: WatchList,
+    pub(crate) release: Mutex<Release>,
 }
 
 /// Answer to a request.
@@ -130,17 +130,34 @@ impl Handler {
         self.watches.get(position)
     }
 
+    /// Returns the release that it answers as now.
+    pub(crate) fn release(&self) -> Release {
+        *self.release.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     async fn answer(&self, asked: &Asked<'_>, body: Incoming) -> Result<Answer, Status> {
         if let Some(answer) = self.fail(asked)? {
             return Ok(answer);
         }
         match (&asked.target, asked.verb) {
             (Target::Unknown, _) => Ok(Answer::Text(StatusCode::NOT_FOUND, "404 page not found\n")),
+            (Target::Collection { resource: Resource::ServiceCidrs, .. }, _)
+                if !self.release().serves_service_cidrs() =>
+            {
+                Ok(Answer::Text(StatusCode::NOT_FOUND, "404 page not found\n"))
+            }
             (Target::Collection { resource, namespace }, Verb::List | Verb::Watch) => {
                 let parameters = Parameters::parse(asked.query)?;
-                let (labels, fields) = (&parameters.label_selector, &parameters.field_selector);
-                let selection = Selection::new(*resource, namespace.as_deref(), labels, fields)?;
-                if asked.verb == Verb::Watch {
+                let is_watch = asked.verb == Verb::Watch;
+                if is_watch {
+                    parameters.validate_watch(self.release().watch_list())?;
+                } else {
+                    parameters.validate_list()?;
+                }
+                let selectors = (&*parameters.label_selector, &*parameters.field_selector);
+                let what = (self.release(), *resource);
+                let selection = Selection::new(what, namespace.as_deref(), selectors)?;
+                if is_watch {
                     self.watch(*resource, selection, parameters).await
                 } else {
                     self.list(*resource, &selection, &parameters, asked.accept).await
@@ -239,8 +256,7 @@ impl Handler {
         selection: Selection,
         mut parameters: Parameters,
     ) -> Result<Answer, Status> {
-        parameters.validate_watch(self.watch_list)?;
-        if self.watch_list == WatchList::Unknown {
+        if self.release().watch_list() == WatchList::Unknown {
             parameters.send_initial_events = None;
         }
         let what = (resource, selection);

@@ -33,7 +33,7 @@ mod write;
 
 pub use faults::{Fault, Injected, On};
 pub use kubeconfig::Credentials;
-pub use options::{Options, WatchList};
+pub use options::{Options, Release};
 pub use requests::{Authorization, LoggedRequest};
 pub use resource::{Resource, Verb};
 pub use server::Server;

@@ -48,7 +48,6 @@ pub(crate) async fn list(
     selection: &Selection,
     expired: impl FnOnce() -> bool,
 ) -> Result<Page, Status> {
-    parameters.validate_list()?;
     if !parameters.token.is_empty() {
         let token = Token::decode(&parameters.token)?;
         if let Version::At(_) = parameters.resource_version {

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use crate::options::Release;
 use crate::resource::Resource;
 use crate::status::Status;
 
@@ -30,18 +31,16 @@ struct Field {
 }
 
 impl Selection {
+    /// Reads the selectors by labels and by fields, as a server of this release.
     pub(crate) fn new(
-        resource: Resource,
+        what: (Release, Resource),
         namespace: Option<&str>,
-        labels: &str,
-        fields: &str,
+        (labels, fields): (&str, &str),
     ) -> Result<Self, Status> {
         Ok(Self {
             namespace: namespace.map(str::to_owned),
             labels: split(labels).map(parse_label).collect::<Result<_, _>>()?,
-            fields: split(fields)
-                .map(|part| parse_field(resource, part))
-                .collect::<Result<_, _>>()?,
+            fields: split(fields).map(|part| parse_field(what, part)).collect::<Result<_, _>>()?,
         })
     }
 
@@ -79,18 +78,21 @@ fn parse_label(part: &str) -> Result<Label, Status> {
 }
 
 /// Parses `field=value` or `field!=value`.
-fn parse_field(resource: Resource, part: &str) -> Result<Field, Status> {
+fn parse_field((release, resource): (Release, Resource), part: &str) -> Result<Field, Status> {
     let Some((field, value)) = part.split_once('=') else {
         let message = format!("invalid selector: can't understand '{part}'");
         return Err(Status::bad_request(message));
     };
     let (field, equal) = field.strip_suffix('!').map_or((field, true), |field| (field, false));
-    if !is_selectable(resource, field) {
+    if !has_fields(release, resource) && field != "metadata.name" {
+        // DefaultMetaV1FieldSelectorConversion in apimachinery/pkg/runtime/conversion.go
         return Err(Status::bad_request(format!(
-            "Unable to find \"{}, Resource={resource}\" that match label selector \"\", field \
-             selector \"{part}\": field label not supported: {field}",
-            resource.api_version(),
+            "\"{field}\" is not a known field selector: only \"metadata.name\", \
+             \"metadata.namespace\""
         )));
+    }
+    if !is_selectable(resource, field) {
+        return Err(Status::bad_request(format!("field label not supported: {field}")));
     }
     let pointer = format!("/{}", field.replace('.', "/"));
     Ok(Field { pointer, value: value.to_owned(), equal })
@@ -99,6 +101,15 @@ fn parse_field(resource: Resource, part: &str) -> Result<Field, Status> {
 /// The parts between commas; an empty text has none.
 fn split(text: &str) -> impl Iterator<Item = &str> {
     text.split(',').map(str::trim).filter(|part| !part.is_empty())
+}
+
+/// True if a kind has fields of its own to select by (pkg/apis/core/v1/conversion.go).
+fn has_fields(release: Release, resource: Resource) -> bool {
+    match resource {
+        Resource::Services => release.selects_services(),
+        Resource::EndpointSlices => false,
+        _ => true,
+    }
 }
 
 /// "Field Selectors", "Supported fields": the name of every kind, and a few fields of Services.
@@ -117,7 +128,8 @@ mod tests {
     use super::*;
 
     fn selects(labels: &str, fields: &str, object: &Value) -> bool {
-        Selection::new(Resource::Services, None, labels, fields).unwrap().matches(object)
+        let what = (Release::V1_36, Resource::Services);
+        Selection::new(what, None, (labels, fields)).unwrap().matches(object)
     }
 
     #[test]
@@ -134,7 +146,8 @@ mod tests {
             assert_eq!(selects(selector, "", &object), expected, "{selector}");
         }
         for refused in ["a b", "tier=web", "!"] {
-            assert!(Selection::new(Resource::Services, None, refused, "").is_err(), "{refused}");
+            let what = (Release::V1_36, Resource::Services);
+            assert!(Selection::new(what, None, (refused, "")).is_err(), "{refused}");
         }
     }
 
@@ -145,8 +158,22 @@ mod tests {
         assert!(selects("", "metadata.name=a", &object));
         assert!(selects("", "metadata.name=a,spec.type=", &object));
         assert!(!selects("", "metadata.name=b", &object));
-        let nodes = |fields| Selection::new(Resource::Nodes, None, "", fields);
-        assert_eq!(nodes("spec.clusterIP!=None").unwrap_err().code, 400);
-        assert_eq!(nodes("metadata.name").unwrap_err().code, 400);
+        let of = |release, resource, fields| {
+            Selection::new((release, resource), None, ("", fields))
+                .map_err(|refusal| refusal.message)
+        };
+        let nodes = |fields| of(Release::V1_36, Resource::Nodes, fields).unwrap_err();
+        assert_eq!(nodes("spec.clusterIP!=None"), "field label not supported: spec.clusterIP");
+        assert_eq!(nodes("metadata.name"), "invalid selector: can't understand 'metadata.name'");
+        // The words of 1.30, as kubernetes#126746 has them.
+        let services = |release, fields| of(release, Resource::Services, fields);
+        for release in [Release::V1_21, Release::V1_26, Release::V1_30] {
+            services(release, "metadata.name=a").unwrap();
+            assert_eq!(
+                services(release, "spec.clusterIP!=None").unwrap_err(),
+                "\"spec.clusterIP\" is not a known field selector: only \"metadata.name\", \
+                 \"metadata.namespace\""
+            );
+        }
     }
 }

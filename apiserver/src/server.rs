@@ -17,7 +17,7 @@ use crate::faults::{Fault, Faults, Injected, On};
 use crate::handler::Handler;
 use crate::kubeconfig::{self, Credentials};
 use crate::object::{self, Identity};
-use crate::options::Options;
+use crate::options::{Options, Release};
 use crate::requests::{Log, LoggedRequest};
 use crate::resource::Resource;
 use crate::store::Store;
@@ -70,7 +70,7 @@ impl Server {
             watches: std::array::from_fn(|_| Arc::new(AtomicUsize::new(0))),
             connections: Arc::new(AtomicUsize::new(0)),
             bookmark_period: options.bookmark_period,
-            watch_list: options.watch_list,
+            release: Mutex::new(options.release),
         };
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();
@@ -129,6 +129,11 @@ impl Server {
     /// No longer trusts the certificates of a common name, from the next connection on.
     pub fn revoke(&self, common_name: &str) {
         self.handler.authority.revoke(common_name);
+    }
+
+    /// Answers as another release from the next request on, as an upgrade of the cluster has it.
+    pub fn set_release(&self, release: Release) {
+        *self.handler.release.lock().unwrap_or_else(PoisonError::into_inner) = release;
     }
 
     /// Accepts a bearer token from now on.

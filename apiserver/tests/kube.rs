@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use apiserver::{Credentials, Options, Resource, Server, WatchList};
+use apiserver::{Credentials, Options, Release, Resource, Server};
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::{ObjectReference, Service};
 use kube::api::{Api, ListParams};
@@ -99,8 +99,8 @@ async fn the_watcher_streams_its_list() {
 
 #[tokio::test]
 async fn the_watcher_is_refused_by_an_old_server() {
-    for watch_list in [WatchList::GateOff, WatchList::Unknown] {
-        let (server, credentials) = start(Options { watch_list, ..Options::default() });
+    for release in [Release::V1_30, Release::V1_26] {
+        let (server, credentials) = start(Options { release, ..Options::default() });
         let services: Api<Service> = Api::all(client(&server, &credentials).await);
         let config = watcher::Config::default().streaming_lists();
         let mut events = watcher(services, config).boxed();

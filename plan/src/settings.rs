@@ -62,9 +62,27 @@ pub struct Settings {
     pub service_routes: Vec<IpNet>,
     /// Networks in which everything belongs to others: never changed, never removed.
     pub exclude: Vec<IpNet>,
+    /// TCP ports at this node's addresses on which programs of the node listen.
+    pub listeners: Vec<(u16, Listener)>,
     /// Limits to what one Service may take of this node.
     pub limits: Limits,
 }
+
+/// A program that listens at this node's addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Listener {
+    /// kube-ipvs' own health checks.
+    Health,
+    /// kube-ipvs' own metrics.
+    Metrics,
+    /// The kubelet's API.
+    Kubelet,
+    /// The API server.
+    ApiServer,
+}
+
+/// The kubelet's default port (`KubeletPort` in Kubernetes' pkg/cluster/ports/ports.go).
+pub const KUBELET_PORT: u16 = 10_250;
 
 /// Limits to what one Service may take of a node. The defaults are far above what Services need:
 /// they keep one object from taking all of it.
@@ -175,6 +193,7 @@ impl Settings {
             ipvs_short_circuit_networks: ShortCircuitNetworks::default(),
             service_routes: Vec::new(),
             exclude: Vec::new(),
+            listeners: vec![(KUBELET_PORT, Listener::Kubelet)],
             limits: Limits::default(),
         }
     }

@@ -1,5 +1,6 @@
 //! The input as it is now, and which Services have to be looked at again.
 
+mod api_server;
 mod contention;
 mod counts;
 mod excerpt;
@@ -25,6 +26,7 @@ use crate::scheduler::SchedulerName;
 use crate::sets::{SetId, SetKind};
 use crate::settings::Settings;
 use crate::userspace::{self, ProxyPortId, ProxyPortState, ProxyPorts};
+use api_server::ApiServer;
 pub use counts::InputCounts;
 pub use excerpt::ServiceInput;
 use index::Index;
@@ -45,6 +47,7 @@ pub struct Store {
     facts: NodeFacts,
     /// The addresses of the cluster's other nodes; no empty lists.
     others: HashMap<Arc<str>, Vec<IpAddr>>,
+    api_server: ApiServer,
     /// The proxy ports that the relay has; no empty maps.
     proxy_ports: HashMap<ServiceName, ProxyPorts>,
     dirty: Queue,
@@ -90,6 +93,7 @@ impl Store {
             Event::LocalAddresses(addresses) => self.apply_local_addresses(addresses, settings),
             Event::OtherNodeApplied(name, addresses) => self.apply_other_node(&name, &addresses),
             Event::OtherNodeRemoved(name) => self.apply_other_node(&name, &[]),
+            Event::ApiServerAddresses(addresses) => self.apply_api_server(addresses),
             Event::SchedulerMissing(scheduler) => self.apply_scheduler(&scheduler, true),
             Event::SchedulerLoaded(scheduler) => self.apply_scheduler(&scheduler, false),
             Event::ProxyPort(id, state) => self.apply_proxy_port(*id, state),
@@ -256,6 +260,7 @@ impl Store {
         let service = slice.service.clone();
         record.put(*slice);
         self.count_endpoints(&service, settings);
+        self.note_api_server_endpoints(&service);
     }
 
     fn remove_slice(&mut self, name: &SliceName, settings: &Settings) {
@@ -268,6 +273,7 @@ impl Store {
             }
         }
         self.count_endpoints(&service, settings);
+        self.note_api_server_endpoints(&service);
         self.drop_if_empty(&service);
     }
 
@@ -303,6 +309,10 @@ impl Store {
         self.facts = std::mem::take(&mut self.facts).with_node(node, settings);
         if own_addresses(&self.facts) != own_addresses(&former) {
             self.dirty.extend(self.index.with_source_ranges().cloned());
+        }
+        if self.facts.node().pod_cidrs != former.node().pod_cidrs {
+            // No Service has an external address inside of them.
+            self.dirty.extend(self.index.with_outer_addresses());
         }
         if self.facts.node().zone != former.node().zone {
             self.dirty_zones();
@@ -343,7 +353,9 @@ impl Store {
         self.facts = std::mem::take(&mut self.facts).with_local_addresses(addresses, settings);
         let changed = former.local_addresses().symmetric_difference(self.facts.local_addresses());
         // In the same order every time, and so the rounds in which they are planned.
-        for address in changed.collect::<BTreeSet<_>>() {
+        for address in changed.copied().collect::<BTreeSet<_>>() {
+            let address = &address;
+            self.note_own_api_server(*address);
             self.dirty.extend(self.index.with_address(*address).cloned());
             // The rules of ipvs mode spare the node's own addresses.
             if !settings.mode.leads_by_rules()

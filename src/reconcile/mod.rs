@@ -13,6 +13,7 @@
 //!   kernel's handle and the observers, and makes the reads that several parts need.
 //! - `takeover`: brings the kernel in sync after the first complete list of every source; nothing
 //!   is written before. It holds the found state that is not adopted or removed yet.
+//! - `api_server`: gives up the API server's address before that, if it was left bound.
 //! - `dispatch`: leads new connections to IPVS after the takeover, on a node whose connections another
 //!   mode's rules led until then.
 //! - `writer`: from then on writes changes in rounds, and retries what the kernel refused. It holds
@@ -37,6 +38,7 @@
 //! that a change waits for a few milliseconds of other work at most.
 
 mod agenda;
+mod api_server;
 mod auditor;
 mod comparison;
 mod context;
@@ -53,6 +55,7 @@ mod takeover;
 mod writer;
 
 use std::future::Future;
+use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
 
 use futures::FutureExt as _;
@@ -135,6 +138,8 @@ pub struct Reconciler {
     leaving_ipvs: LeavingIpvs,
     /// Questions of the operator's console; none: there is no console.
     inquiries: Option<mpsc::Receiver<Inquiry>>,
+    /// Addresses of the API server that may be bound, and when to look; none: nothing is to be done.
+    api_server: Option<(Vec<SocketAddr>, Instant)>,
     /// Input ends the first stage, the loop's turns the others.
     stage: Stage,
 }
@@ -193,6 +198,7 @@ impl Reconciler {
             dispatch: Dispatch::default(),
             leaving_ipvs,
             inquiries: None,
+            api_server: None,
             stage: Stage::Incomplete,
         })
     }
@@ -291,8 +297,12 @@ impl Reconciler {
         let cx = &mut self.context;
         match input {
             Input::Change(event) => {
-                if matches!(event, Event::ProxyPort(..)) {
-                    self.writer.write_now();
+                match &event {
+                    Event::ProxyPort(..) => self.writer.write_now(),
+                    Event::ApiServerAddresses(addresses) => {
+                        self.api_server = Some((addresses.clone(), Instant::now()));
+                    }
+                    _ => {}
                 }
                 cx.apply_at(event, timestamp);
             }
@@ -346,7 +356,7 @@ impl Reconciler {
     fn next_wake(&self) -> Instant {
         let now = Instant::now();
         match &self.stage {
-            Stage::Incomplete => now + FAR,
+            Stage::Incomplete => self.api_server.as_ref().map_or(now + FAR, |(_, at)| *at),
             Stage::Unread(retry) => *retry,
             // Input wakes the loop before that, if it is input that is waited for.
             Stage::TakingOver(_) if self.context.planner.is_dirty() => now,
@@ -367,10 +377,25 @@ impl Reconciler {
     /// Does some of what is due.
     async fn step(&mut self) -> Result<(), WorkerGone> {
         let Self {
-            context: cx, writer, auditor, hand_drains, dispatch, leaving_ipvs, stage, ..
+            context: cx,
+            writer,
+            auditor,
+            hand_drains,
+            dispatch,
+            leaving_ipvs,
+            api_server: servers,
+            stage,
+            ..
         } = self;
         match stage {
-            Stage::Incomplete => {}
+            Stage::Incomplete => {
+                let due = servers.take_if(|(_, at)| *at <= Instant::now());
+                if let Some((addresses, _)) = due
+                    && !api_server::give_up_addresses(cx, &addresses).await?
+                {
+                    *servers = Some((addresses, Instant::now() + READ_RETRY));
+                }
+            }
             Stage::Unread(retry) if Instant::now() < *retry => {}
             Stage::Unread(_) => {
                 *stage = match Takeover::begin(cx, writer).await? {

@@ -121,6 +121,7 @@ impl Observer for ServerObserver {
             }
             Event::OtherNodeApplied(..)
             | Event::OtherNodeRemoved(_)
+            | Event::ApiServerAddresses(_)
             | Event::SchedulerMissing(_)
             | Event::SchedulerLoaded(_)
             | Event::ProxyPort(..)

@@ -24,6 +24,7 @@ use plan::scheduler::SchedulerName;
 
 use super::object::{self, Metadata, NodeStatus};
 use super::{Warning, WarningSubject};
+use crate::syntax::quoted::Quoted;
 
 /// The namespace of an object that does not say one, as `kubectl apply` has it.
 const DEFAULT_NAMESPACE: &str = "default";
@@ -221,6 +222,6 @@ fn protocol(name: Option<&str>) -> Result<Protocol, String> {
         None | Some("" | "TCP") => Ok(Protocol::Tcp),
         Some("UDP") => Ok(Protocol::Udp),
         Some("SCTP") => Ok(Protocol::Sctp),
-        Some(other) => Err(format!("{other:?} is none of TCP, UDP and SCTP")),
+        Some(other) => Err(format!("{} is none of TCP, UDP and SCTP", Quoted(other))),
     }
 }

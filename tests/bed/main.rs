@@ -7,6 +7,7 @@
 
 mod affinity;
 mod api;
+mod api_server_address;
 mod arp;
 mod balance;
 mod choices;

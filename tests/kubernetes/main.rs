@@ -6,6 +6,7 @@
 //! - `objects`: what single objects lead to, bad ones among them;
 //! - `proxies`: a server behind one;
 //! - `metrics`: what is measured of all that;
+//! - `releases`: servers of older releases, and upgrades;
 //! - `rates`: how often a server is asked;
 //! - `outages`: a server that is away, and credentials that change;
 //! - `pods`: a Pod looked for on demand.
@@ -26,5 +27,6 @@ mod outages;
 mod pods;
 mod proxies;
 mod rates;
+mod releases;
 mod watches;
 mod world;

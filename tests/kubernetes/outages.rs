@@ -3,29 +3,31 @@ use std::time::{Duration, Instant};
 use apiserver::{Authorization, Credentials, Fault, On, Options, Resource, Server};
 use futures::future::join_all;
 
-use crate::world::{TOKEN, World, service, service_at};
+use crate::world::{TOKEN, World, as_of, on_each_release, service, service_at};
 
 /// After an outage of a few seconds a pause is as long as that; the rest is for a busy machine.
 const QUICK: Duration = Duration::from_secs(20);
 
-#[tokio::test]
-async fn a_server_that_is_away_and_comes_back() {
-    let mut world = World::new(Options::default());
-    world.server.apply(service("a")).unwrap();
-    world.server.close();
-    world.follow().await;
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    world.server.reopen().unwrap();
-    world.until_complete().await;
-    world.server.close();
-    world.server.apply(service_at("a", 81)).unwrap();
-    tokio::time::sleep(Duration::from_secs(4)).await;
-    let back = Instant::now();
-    world.server.reopen().unwrap();
-    world.until("the change", |said, _| said.ports == [81]).await;
-    assert!(back.elapsed() < QUICK, "{:?}", back.elapsed());
-    assert_eq!(world.said.removed, Vec::<String>::new());
-    assert_eq!(world.said.complete, 1);
+#[test]
+fn a_server_that_is_away_and_comes_back() {
+    on_each_release(async |release| {
+        let mut world = World::new(as_of(release));
+        world.server.apply(service("a")).unwrap();
+        world.server.close();
+        world.follow().await;
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        world.server.reopen().unwrap();
+        world.until_complete().await;
+        world.server.close();
+        world.server.apply(service_at("a", 81)).unwrap();
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        let back = Instant::now();
+        world.server.reopen().unwrap();
+        world.until("the change", |said, _| said.ports == [81]).await;
+        assert!(back.elapsed() < QUICK, "{:?}", back.elapsed());
+        assert_eq!(world.said.removed, Vec::<String>::new());
+        assert_eq!(world.said.complete, 1);
+    });
 }
 
 #[tokio::test]
@@ -104,40 +106,42 @@ async fn a_client_certificate() {
 
 /// A cluster from a backup has other objects, versions that are older than what was seen, and a new
 /// certificate authority.
-#[tokio::test]
-async fn a_cluster_that_was_restored() {
-    let bookmark_period = Duration::from_millis(50);
-    let mut world = World::new(Options { bookmark_period, ..Options::default() });
-    for name in ["a", "b", "c", "d"] {
-        world.server.apply(service(name)).unwrap();
-    }
-    let authority = world.file("ca.crt", &world.server.authority());
-    let kubeconfig = world.server.kubeconfig(&Credentials::Token(TOKEN.to_owned()));
-    let lines = kubeconfig.lines().map(|line| {
-        if line.contains("certificate-authority-data") {
-            format!("    certificate-authority: {}\n", authority.display())
-        } else {
-            format!("{line}\n")
+#[test]
+fn a_cluster_that_was_restored() {
+    on_each_release(async |release| {
+        let bookmark_period = Duration::from_millis(50);
+        let mut world = World::new(Options { bookmark_period, ..as_of(release) });
+        for name in ["a", "b", "c", "d"] {
+            world.server.apply(service(name)).unwrap();
         }
+        let authority = world.file("ca.crt", &world.server.authority());
+        let kubeconfig = world.server.kubeconfig(&Credentials::Token(TOKEN.to_owned()));
+        let lines = kubeconfig.lines().map(|line| {
+            if line.contains("certificate-authority-data") {
+                format!("    certificate-authority: {}\n", authority.display())
+            } else {
+                format!("{line}\n")
+            }
+        });
+        world.follow_by(&lines.collect::<String>()).await;
+        world.until_complete().await;
+        for kind in ["Service", "EndpointSlice", "Node"] {
+            world.until_following(kind, true).await;
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        world.server.close();
+        let listen = world.server.address();
+        let tokens = vec![TOKEN.to_owned()];
+        world.server = Server::start(Options { listen, tokens, ..as_of(release) }).unwrap();
+        world.server.apply(service("a")).unwrap();
+        world.file("ca.crt", &world.server.authority());
+        // The new authority is noticed after a minute. Then nothing is sent of versions before the one
+        // that is watched from, until all is listed again.
+        let step = Duration::from_secs(61);
+        world.pass_until(step, "removals", |said, _| said.removed.len() == 3).await;
+        world.server.apply(service("e")).unwrap();
+        world.until_applied("Service default/e").await;
     });
-    world.follow_by(&lines.collect::<String>()).await;
-    world.until_complete().await;
-    for kind in ["Service", "EndpointSlice", "Node"] {
-        world.until_following(kind, true).await;
-    }
-    tokio::time::sleep(Duration::from_millis(500)).await;
-    world.server.close();
-    let listen = world.server.address();
-    let tokens = vec![TOKEN.to_owned()];
-    world.server = Server::start(Options { listen, tokens, ..Options::default() }).unwrap();
-    world.server.apply(service("a")).unwrap();
-    world.file("ca.crt", &world.server.authority());
-    // The new authority is noticed after a minute. Then nothing is sent of versions before the one
-    // that is watched from, until all is listed again.
-    let step = Duration::from_secs(61);
-    world.pass_until(step, "removals", |said, _| said.removed.len() == 3).await;
-    world.server.apply(service("e")).unwrap();
-    world.until_applied("Service default/e").await;
 }
 
 /// Both ways in which a replaced certificate is noticed: the former is refused, or time has passed.

@@ -1,11 +1,11 @@
 //! A server, the source that follows it, and what the source has said.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use apiserver::{Credentials, LoggedRequest, Options, Resource, Server, Verb};
+use apiserver::{Credentials, LoggedRequest, Options, Release, Resource, Server, Verb};
 use kube_ipvs::source::SourceEvent;
 use kube_ipvs::source::kubernetes::{ClientMetrics, ClientOptions, Kubernetes, clients};
 use plan::event::Event;
@@ -18,6 +18,30 @@ use tokio::time::timeout;
 
 /// Longer than anything takes that goes well, on a machine that is busy.
 const PATIENCE: Duration = Duration::from_secs(45);
+
+/// Runs a test as against a server of each release, all at the same time: what takes time is waiting.
+pub(crate) fn on_each_release(test: impl AsyncFn(Release) + Sync) {
+    let run = |release| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(test(release));
+    };
+    std::thread::scope(|scope| {
+        for release in Release::ALL {
+            let thread = std::thread::Builder::new().name(format!("{release:?}"));
+            thread
+                .spawn_scoped(scope, {
+                    let run = &run;
+                    move || run(release)
+                })
+                .unwrap();
+        }
+    });
+}
+
+/// Options of a server of this release.
+pub(crate) fn as_of(release: Release) -> Options {
+    Options { release, ..Options::default() }
+}
 
 pub(crate) const NODE: &str = "node-1";
 pub(crate) const TOKEN: &str = "good";
@@ -38,6 +62,8 @@ pub(crate) struct Said {
     pub(crate) leaving: Vec<bool>,
     pub(crate) triggered: usize,
     pub(crate) complete: usize,
+    /// Addresses of the API server.
+    pub(crate) api_server: Vec<SocketAddr>,
     /// The last Service that was applied: its ports.
     pub(crate) ports: Vec<u16>,
 }
@@ -251,6 +277,9 @@ impl Said {
             SourceEvent::Change(Event::OtherNodeRemoved(name)) => {
                 self.remove(format!("other node {name}"));
                 self.others.remove(&*name);
+            }
+            SourceEvent::Change(Event::ApiServerAddresses(addresses)) => {
+                self.api_server = addresses;
             }
             SourceEvent::Change(
                 Event::LocalAddresses(_)

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use apiserver::{Options, Resource, Server, WatchList};
+use apiserver::{Options, Release, Resource, Server};
 use serde_json::json;
 
 use crate::client::{Answer, Client, server};
@@ -184,22 +184,38 @@ async fn a_streaming_list_says_where_it_ends() {
 
 #[tokio::test]
 async fn streaming_lists_are_refused_as_servers_do() {
-    let refused = |watch_list, query: &'static str| async move {
-        let server = server(Options { watch_list, ..Options::default() });
+    let refused = |release, query: &'static str| async move {
+        let server = server(Options { release, ..Options::default() });
         let mut client = Client::new(&server).await;
         let (status, answer) = client.get(&format!("{SERVICES}?watch=true&{query}")).await;
         assert_eq!((status, &answer["reason"]), (422, &json!("Invalid")), "{query}");
         answer["details"]["causes"][0]["field"].as_str().unwrap().to_owned()
     };
     let of_match = "resourceVersionMatch";
-    assert_eq!(refused(WatchList::GateOff, STREAMING).await, "sendInitialEvents");
-    assert_eq!(refused(WatchList::Unknown, STREAMING).await, of_match);
-    assert_eq!(refused(WatchList::On, "sendInitialEvents=true").await, of_match);
-    assert_eq!(refused(WatchList::On, "resourceVersionMatch=NotOlderThan").await, of_match);
+    assert_eq!(refused(Release::V1_30, STREAMING).await, "sendInitialEvents");
+    assert_eq!(refused(Release::V1_21, STREAMING).await, of_match);
+    assert_eq!(refused(Release::V1_36, "sendInitialEvents=true").await, of_match);
+    assert_eq!(refused(Release::V1_36, "resourceVersionMatch=NotOlderThan").await, of_match);
 
     // One that does not know the parameter passes over it.
-    let server = server(Options { watch_list: WatchList::Unknown, ..Options::default() });
+    let server = server(Options { release: Release::V1_21, ..Options::default() });
     let mut ignored = watch(&server, "sendInitialEvents=true&resourceVersion=1").await;
     server.apply(service("a", "10.96.0.1")).unwrap();
     assert_eq!(ignored.told().await, "ADDED a 2");
+}
+
+/// The options are refused before the field, as `ListResource` has it.
+#[tokio::test]
+async fn services_are_selected_by_cluster_ip_since_1_31() {
+    let field = "fieldSelector=spec.clusterIP%21%3DNone";
+    for release in Release::ALL {
+        let server = server(Options { release, ..Options::default() });
+        let mut client = Client::new(&server).await;
+        let (status, _) = client.get(&format!("{SERVICES}?{field}")).await;
+        assert_eq!(status, if release.selects_services() { 200 } else { 400 }, "{release:?}");
+        if !release.streams_lists() {
+            let stream = format!("{SERVICES}?watch=true&{STREAMING}&{field}");
+            assert_eq!(client.get(&stream).await.0, 422, "{release:?}");
+        }
+    }
 }

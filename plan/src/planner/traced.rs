@@ -77,6 +77,11 @@ impl Planner {
         self.store.facts()
     }
 
+    /// True if an address is of an endpoint on this node, by what its slice says.
+    pub(crate) fn has_endpoint_here(&self, address: IpAddr) -> bool {
+        self.store.has_endpoint_on(&self.settings.node_name, address)
+    }
+
     /// True if packets to an address are for this node.
     pub(crate) fn is_local(&self, address: IpAddr) -> bool {
         address.is_loopback()

@@ -1,5 +1,7 @@
 //! Copies of the input of single Services, for a planner of their own.
 
+use std::net::IpAddr;
+
 use super::{Record, Store, is_for_zones};
 use crate::event::Event;
 use crate::model::ServiceName;
@@ -33,6 +35,7 @@ impl Store {
         Self {
             facts: self.facts.clone(),
             others: self.others.clone(),
+            api_server: self.api_server.clone(),
             n_endpoints: self.n_endpoints,
             ..Self::default()
         }
@@ -64,6 +67,14 @@ impl Store {
         }
         self.proxy_ports.extend(proxy_ports.map(|ports| (name.clone(), ports)));
         self.records.insert(name, record);
+    }
+
+    /// True if a slice says that an address is of an endpoint on this node.
+    pub(crate) fn has_endpoint_on(&self, node: &str, address: IpAddr) -> bool {
+        let slices = self.records.values().flat_map(|record| &record.slices);
+        slices
+            .flat_map(|slice| &slice.endpoints)
+            .any(|endpoint| endpoint.address == address && endpoint.node.as_deref() == Some(node))
     }
 
     /// Returns the Services that an event of a Service or a slice is about. None: it is an event of

@@ -68,6 +68,11 @@ impl Index {
         self.by_address.get(&address).into_iter().flatten()
     }
 
+    /// All Services with external or load balancers' addresses, by name.
+    pub(super) fn with_outer_addresses(&self) -> BTreeSet<ServiceName> {
+        self.by_address.values().flatten().cloned().collect()
+    }
+
     pub(super) fn with_node_ports(&self, family: Family) -> impl Iterator<Item = &ServiceName> {
         match family {
             Family::V4 => self.node_ports_v4.iter(),

@@ -50,13 +50,15 @@ impl Planner {
         Some(Packet { protocol, source, destination, origin })
     }
 
-    /// Returns where the client with an address is, as far as the Node object and the node's
-    /// addresses say: a pod of this node is inside the Node's `podCIDRs`.
+    /// Returns where the client with an address is, as far as is known: a pod of this node is inside
+    /// the Node's `podCIDRs`, or an endpoint that its slice says is on this node.
     #[must_use]
     pub fn client_at(&self, address: IpAddr) -> Client {
         if self.is_local(address) {
             Client::Node
-        } else if self.pod_networks().iter().any(|net| net.contains(&address)) {
+        } else if self.pod_networks().iter().any(|net| net.contains(&address))
+            || self.has_endpoint_here(address)
+        {
             Client::Pod(address)
         } else {
             Client::Elsewhere(address)
@@ -68,7 +70,8 @@ impl Planner {
     pub(super) fn is_elsewhere(&self, address: IpAddr) -> bool {
         let family = Family::of(address);
         let is_known = self.pod_networks().iter().any(|net| Family::of_net(net) == family);
-        is_known && self.client_at(address) == Client::Elsewhere(address)
+        let is_inside = || self.pod_networks().iter().any(|net| net.contains(&address));
+        is_known && !self.is_local(address) && !is_inside()
     }
 
     /// Returns a pod of this node that is no endpoint of any Service, as an example. None: no network

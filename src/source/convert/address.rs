@@ -8,22 +8,24 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use crate::syntax::address;
+use crate::syntax::quoted::Quoted;
 
 /// An IPv4-mapped IPv6 address has its IPv4 address after this many bits.
 const MAPPED_PREFIX: u8 = 96;
 
 /// An address of a host.
 pub(super) fn parse(text: &str) -> Result<IpAddr, String> {
-    let address = address::ip(text).ok_or_else(|| format!("{text:?} is not an IP address"))?;
+    let address =
+        address::ip(text).ok_or_else(|| format!("{} is not an IP address", Quoted(text)))?;
     if address.is_unspecified() {
-        return Err(format!("{text:?} is no host's address"));
+        return Err(format!("{} is no host's address", Quoted(text)));
     }
     Ok(address)
 }
 
 /// A network, without the bits behind its prefix.
 pub(super) fn parse_network(text: &str) -> Result<IpNet, String> {
-    let wrong = || format!("{text:?} is not a network such as 10.0.0.0/8");
+    let wrong = || format!("{} is not a network such as 10.0.0.0/8", Quoted(text));
     let (host, prefix) = text.trim().split_once('/').ok_or_else(wrong)?;
     let is_number = !prefix.is_empty() && prefix.bytes().all(|digit| digit.is_ascii_digit());
     let mut prefix: u8 = prefix.parse().ok().filter(|_| is_number).ok_or_else(wrong)?;

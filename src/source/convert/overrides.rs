@@ -11,6 +11,7 @@ use plan::scheduler::{SCHEDULERS, SchedulerName};
 use super::ObjectWarnings;
 use crate::source::object::Annotations;
 use crate::syntax::duration::GoDuration;
+use crate::syntax::quoted::Quoted;
 
 const SCHEDULER: &str = "metadata.annotations[kube-ipvs.io/scheduler]";
 const SCHEDULER_FLAGS: &str = "metadata.annotations[kube-ipvs.io/scheduler-flags]";
@@ -66,7 +67,8 @@ fn scheduler(
     let name = SchedulerName::new(text).ok().filter(|name| name.known().is_some());
     if name.is_none() {
         let problem = format_args!(
-            "{text:?} is none of {}; the default, {default}, is used",
+            "{} is none of {}; the default, {default}, is used",
+            Quoted(text),
             SCHEDULERS.map(|scheduler| scheduler.name).join(", ")
         );
         warnings.add(SCHEDULER, problem);
@@ -102,8 +104,10 @@ fn scheduler_flags(
             }
             None => {
                 let known = all().map(|(_, flag)| flag.name).collect::<Vec<_>>().join(", ");
-                let problem =
-                    format_args!("{name:?} is none of {known}, and not {NO_FLAGS}; left out");
+                let problem = format_args!(
+                    "{} is none of {known}, and not {NO_FLAGS}; left out",
+                    Quoted(name)
+                );
                 warnings.add(SCHEDULER_FLAGS, problem);
             }
         }
@@ -114,7 +118,7 @@ fn scheduler_flags(
 /// A duration as Go writes it, or a number of seconds. The kernel is looked at once a second, so
 /// parts of a second count as whole ones.
 fn drain_deadline_seconds(text: &str) -> Result<u32, String> {
-    let wrong = |why: &str| Err(format!("{text:?} {why}, as in 30s, 5m or 30"));
+    let wrong = |why: &str| Err(format!("{} {why}, as in 30s, 5m or 30", Quoted(text)));
     let is_number = text.bytes().all(|digit| digit.is_ascii_digit());
     let deadline = if is_number {
         text.parse().map(Duration::from_secs).ok()
@@ -136,7 +140,8 @@ fn drain_deadline_seconds(text: &str) -> Result<u32, String> {
 fn weights(text: &str) -> Result<Weights, String> {
     let (mut node, mut zone, mut elsewhere) = (None, None, None);
     for item in text.split(',').map(str::trim) {
-        let wrong = |why: &str| Err(format!("{item:?} {why}, as in node=8,zone=4,elsewhere=1"));
+        let wrong =
+            |why: &str| Err(format!("{} {why}, as in node=8,zone=4,elsewhere=1", Quoted(item)));
         let Some((name, number)) = item.split_once('=') else {
             return wrong("is not a name and a number");
         };

@@ -14,6 +14,7 @@ use plan::model::{Family, Service, ServiceKind, ServiceName, ServicePort, Traffi
 
 use super::{Interner, ObjectWarnings, address, port, protocol};
 use crate::source::object::{self, ServiceSpec};
+use crate::syntax::quoted::Quoted;
 
 /// `spec.clusterIP` of a headless Service.
 const HEADLESS: &str = "None";
@@ -86,7 +87,8 @@ fn cluster_addresses(
         }
         let Some(address) = warnings.ok_or_warn(path, address::parse(text)) else { continue };
         if let Some(family) = family.filter(|name| **name != Family::of(address).to_string()) {
-            let problem = format_args!("{text:?} is not of spec.ipFamilies[{index}] ({family})");
+            let problem =
+                format_args!("{} is not of spec.ipFamilies[{index}] ({family})", Quoted(text));
             warnings.add(path, problem);
             continue;
         }
@@ -104,7 +106,7 @@ fn kind(name: Option<&str>, warnings: &mut ObjectWarnings) -> ServiceKind {
         Some("NodePort") => ServiceKind::NodePort,
         Some("LoadBalancer") => ServiceKind::LoadBalancer,
         Some(other) => {
-            let problem = format_args!("{other:?} is not known, taken as ClusterIP");
+            let problem = format_args!("{} is not known, taken as ClusterIP", Quoted(other));
             warnings.add("spec.type", problem);
             ServiceKind::ClusterIp
         }
@@ -117,7 +119,7 @@ fn created(timestamp: Option<&str>, warnings: &mut ObjectWarnings) -> i64 {
     match text.parse::<jiff::Timestamp>() {
         Ok(time) => time.as_second(),
         Err(_) => {
-            let problem = format_args!("{text:?} is not a time, taken as unknown");
+            let problem = format_args!("{} is not a time, taken as unknown", Quoted(text));
             warnings.add("metadata.creationTimestamp", problem);
             0
         }
@@ -175,7 +177,8 @@ fn affinity(spec: &ServiceSpec, warnings: &mut ObjectWarnings) -> Option<u32> {
         None | Some("" | "None") => return None,
         Some("ClientIP") => {}
         Some(other) => {
-            let problem = format_args!("{other:?} is neither None nor ClientIP, taken as None");
+            let problem =
+                format_args!("{} is neither None nor ClientIP, taken as None", Quoted(other));
             warnings.add("spec.sessionAffinity", problem);
             return None;
         }
@@ -202,7 +205,8 @@ fn policy(path: &str, name: Option<&str>, warnings: &mut ObjectWarnings) -> Traf
         None | Some("" | "Cluster") => TrafficPolicy::Cluster,
         Some("Local") => TrafficPolicy::Local,
         Some(other) => {
-            let problem = format_args!("{other:?} is neither Cluster nor Local, taken as Cluster");
+            let problem =
+                format_args!("{} is neither Cluster nor Local, taken as Cluster", Quoted(other));
             warnings.add(path, problem);
             TrafficPolicy::Cluster
         }
@@ -260,8 +264,10 @@ fn ports(
         match others.min().and_then(|other: &usize| converted.get(*other)) {
             Some(other) => {
                 let problem = format_args!(
-                    "has the name or the number of another port ({} {} {:?}); left out",
-                    other.protocol, other.port, other.name
+                    "has the name or the number of another port ({} {} {}); left out",
+                    other.protocol,
+                    other.port,
+                    Quoted(&other.name)
                 );
                 warnings.add(path, problem);
             }

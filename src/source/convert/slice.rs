@@ -9,6 +9,7 @@ use plan::model::{
 
 use super::{Interner, ObjectWarnings, address, port, protocol};
 use crate::source::object;
+use crate::syntax::quoted::Quoted;
 
 /// The slice as it is to be planned with, or nothing if it is not to be.
 pub(super) fn convert(
@@ -30,7 +31,7 @@ pub(super) fn convert(
         Some("FQDN") => return None,
         other => {
             let other = other.unwrap_or_default();
-            warnings.add("addressType", format_args!("{other:?} is neither IPv4 nor IPv6"));
+            warnings.add("addressType", format_args!("{} is neither IPv4 nor IPv6", Quoted(other)));
             return None;
         }
     };
@@ -84,7 +85,7 @@ fn first_address(endpoint: &object::Endpoint, family: Family) -> Result<IpAddr, 
     if Family::of(address) == family {
         Ok(address)
     } else {
-        Err(format!("{text:?} is not an {family} address, as addressType says"))
+        Err(format!("{} is not an {family} address, as addressType says", Quoted(text)))
     }
 }
 

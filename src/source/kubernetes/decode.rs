@@ -19,6 +19,7 @@ use serde_json::value::RawValue;
 
 use super::kind::ResourceKind;
 use crate::source::object::{EndpointSlice, Metadata, Node, OtherNode, Service};
+use crate::syntax::quoted::cut;
 
 /// The annotation of the bookmark that ends a list which was sent as a stream.
 const LIST_ENDS: &str = "k8s.io/initial-events-end";
@@ -153,6 +154,7 @@ impl Item {
                 resource_version: head.resource_version.as_str().map(str::to_owned),
                 ..Metadata::default()
             };
+            let problem = cut(&problem);
             Self::Undecodable(Box::new(Undecodable { kind, metadata, problem }))
         })
     }

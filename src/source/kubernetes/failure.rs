@@ -25,6 +25,8 @@ pub(super) enum Failure {
     Unreachable(String),
     /// The API server sent something else than was asked for.
     Garbage(String),
+    /// It does not know the selector by fields.
+    NoFields(String),
     /// It sends no lists as streams.
     NoStreams(String),
     /// A list that was sent as a stream broke off.
@@ -61,6 +63,7 @@ impl Failure {
             ),
             Self::Unreachable(cause) => format!("no connection: {cause}"),
             Self::Garbage(cause) => format!("the answer cannot be used: {cause}"),
+            Self::NoFields(cause) => format!("no such field selector: {cause}"),
             Self::NoStreams(cause) => format!("no streaming list: {cause}"),
             Self::BrokenList(cause) => format!("the list broke off: {cause}"),
         }
@@ -74,6 +77,7 @@ impl Failure {
             Self::Unwanted
             | Self::Expired
             | Self::Garbage(_)
+            | Self::NoFields(_)
             | Self::NoStreams(_)
             | Self::BrokenList(_) => false,
         }

@@ -27,6 +27,7 @@
 //! - it wants each object's whole metadata, with `managedFields`; and one object that does not
 //!   decode takes its page with it, of which the whole text is logged.
 
+mod fields;
 mod list;
 
 use std::time::Duration;
@@ -48,6 +49,7 @@ use super::inventory::WatchStep;
 use super::kind::ResourceKind;
 use super::measured::{ClientMetrics, ListReason};
 use crate::spread::random_up_to;
+use fields::Fields;
 use list::Lists;
 pub(super) use list::not_a_list;
 
@@ -103,6 +105,7 @@ pub(super) struct Follower {
     reports: Sender<(ResourceKind, FollowReport)>,
     metrics: ClientMetrics,
     lists: Lists,
+    fields: Fields,
     /// Reason of the next list.
     list_reason: ListReason,
     /// Time at which to ask for streams again, once they could not be had.
@@ -142,6 +145,7 @@ impl Follower {
             reports,
             metrics,
             lists: Lists::Streamed,
+            fields: Fields::default(),
             list_reason: ListReason::Start,
             streams_at: None,
             backoff,
@@ -170,6 +174,10 @@ impl Follower {
             let kind = self.kind.name();
             match &failure {
                 Failure::Unwanted => return,
+                Failure::NoFields(_) => {
+                    self.avoid_fields(&failure);
+                    continue;
+                }
                 Failure::NoStreams(_) => {
                     self.avoid_streams(&failure);
                     continue;
@@ -263,6 +271,7 @@ impl Follower {
 
     /// One attempt: a list with the watch that follows it, or a watch.
     async fn attempt(&mut self) -> Result<(), Failure> {
+        self.allow_fields();
         if !self.continues {
             self.allow_streams();
             if self.lists != Lists::Streamed {
@@ -279,7 +288,7 @@ impl Follower {
         let mut is_listing = !self.continues;
         let parameters = WatchParams {
             label_selector: self.kind.labels().map(str::to_owned),
-            field_selector: self.kind.fields(&self.node_name),
+            field_selector: self.field_selector(),
             timeout: Some(seconds),
             bookmarks: true,
             send_initial_events: is_listing,
@@ -386,7 +395,10 @@ impl Follower {
     ) -> Result<Body, Failure> {
         // Nothing in a request comes from outside but the node's name, which is escaped.
         let request = request.map_err(|error| Failure::Garbage(chain(&error)))?;
-        ask(&self.client, request).await
+        ask(&self.client, request).await.map_err(|failure| match failure {
+            Failure::Refused(status) => self.refusal(status),
+            failure => failure,
+        })
     }
 
     fn saw(&mut self, version: String) {

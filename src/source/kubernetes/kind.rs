@@ -55,6 +55,16 @@ impl ResourceKind {
         }
     }
 
+    /// The field in that selector which API servers before Kubernetes 1.31 do not know
+    /// (kubernetes#123905). Objects are wanted without it just as well: headless Services are left
+    /// out when they are converted.
+    pub(super) const fn dispensable_field(self) -> Option<&'static str> {
+        match self {
+            Self::Service => Some("spec.clusterIP"),
+            Self::EndpointSlice | Self::Node | Self::OtherNode => None,
+        }
+    }
+
     /// Returns the selector by fields of the wanted objects.
     pub(super) fn fields(self, node_name: &str) -> Option<String> {
         match self {

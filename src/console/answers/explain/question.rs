@@ -283,7 +283,7 @@ impl Target {
                 [pod(), node(true)].into_iter().chain(inside()).chain([outside()]).collect()
             }
             From::Address(address) => {
-                let client = client_at(planner, explained, *address);
+                let client = planner.client_at(*address);
                 vec![asker(client.into(), Some(client), false)]
             }
             From::Named(pod) => {
@@ -303,18 +303,6 @@ impl Target {
                 client.map(|client| asker(client.into(), Some(client), false)).into_iter().collect()
             }
         }
-    }
-}
-
-/// Returns where a client is: an endpoint on this node is a pod of it, whatever the Node says.
-fn client_at(planner: &Planner, explained: &ExplainedService, address: IpAddr) -> Client {
-    let node = &*planner.settings().node_name;
-    let mut endpoints = explained.ports.iter().flat_map(|port| &port.endpoints);
-    let is_here = endpoints
-        .any(|it| it.endpoint.address == address && it.endpoint.node.as_deref() == Some(node));
-    match planner.client_at(address) {
-        Client::Elsewhere(address) if is_here => Client::Pod(address),
-        client => client,
     }
 }
 

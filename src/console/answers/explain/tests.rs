@@ -125,6 +125,33 @@ fn each_kind_of_client_gets_its_endpoints_in_modes_ipvs_and_iptables() {
     }
 }
 
+/// Without a Node object no network of the node's pods is known; slices say where endpoints are.
+#[test]
+fn an_endpoint_of_another_service_is_a_pod_of_this_node() {
+    let settings = Settings {
+        local_detection: LocalDetection::ClusterCidr(vec!["10.244.0.0/16".parse().unwrap()]),
+        ..Settings::new("n1")
+    };
+    let mut planner = Planner::new(settings);
+    let (_, services) = MANIFESTS.split_once("---\n").unwrap();
+    let services = services.replace("POLICY", "Local").replace("RANGES", "");
+    let other = "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n\
+                 metadata: {name: dns-1, namespace: shop, labels: {kubernetes.io/service-name: dns}}\n\
+                 addressType: IPv4\nports: [{port: 53}]\n\
+                 endpoints: [{addresses: [10.244.1.12], nodeName: n1}, \
+                 {addresses: [10.244.2.13], nodeName: n2}]\n";
+    let change = FileChange::Read(format!("{services}{other}").into_bytes());
+    let scan = Folder::new("/", &Options::new("n1")).apply([("web.yaml".into(), change)]);
+    planner.apply(Event::LocalAddresses(vec!["192.0.2.10".parse().unwrap()]));
+    scan.events.into_iter().for_each(|event| planner.apply(event));
+    planner.plan();
+    for (address, expected) in [("10.244.1.12", "Pod"), ("10.244.2.13", "Outside")] {
+        let explanation = explained(&planner, Some(address));
+        let fates = fates(&explanation, FrontendKind::ClusterAddress);
+        assert!(fates.iter().all(|it| it.starts_with(expected)), "{address}: {fates:?}");
+    }
+}
+
 #[test]
 fn clients_outside_of_source_ranges_are_dropped_by_a_rule_that_is_named() {
     for mode in [Mode::Ipvs, Mode::Iptables] {

@@ -221,3 +221,14 @@ fn the_annotations_of_the_documents_are_those_that_are_read() {
         assert_ne!(annotations, Annotations::default(), "{name}");
     }
 }
+
+/// Every node logs it, and keeps it for as long as the Service is so.
+#[test]
+fn a_long_text_is_cut_where_it_is_quoted() {
+    let long = "x".repeat(200_000);
+    for annotation in ["scheduler", "scheduler-flags", "drain-deadline", "weights"] {
+        let (_, warning) = faulty(&format!("kube-ipvs.io/{annotation}: {long}"));
+        assert!(warning.len() < 500, "{annotation}: {} bytes", warning.len());
+        assert!(warning.contains("xx… (200000 bytes)\""), "{warning}");
+    }
+}

@@ -93,7 +93,7 @@ impl Follower {
     fn list_parameters(&self) -> ListParams {
         let parameters = ListParams {
             label_selector: self.kind.labels().map(str::to_owned),
-            field_selector: self.kind.fields(&self.node_name),
+            field_selector: self.field_selector(),
             ..ListParams::default()
         };
         match (self.lists, &self.seen) {
