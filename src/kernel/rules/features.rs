@@ -1,6 +1,8 @@
 //! Check of what the rules of the modes iptables and userspace are made of: targets and matches, each of which may be a
 //! kernel module of its own.
 
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use plan::mode::Mode;
@@ -9,11 +11,17 @@ use plan::model::Family;
 use super::{Rules, RulesError};
 use crate::kernel::nfacct::NfacctClient;
 
-/// Chain that the check makes and removes. Nothing leads to it.
-const CHAIN: &str = "KUBE-PROBE";
+/// Returns the chain that probes of this process make and remove. Nothing leads to it. Its name is not that
+/// of another process, which may probe at the same time: in a container every process may be number 1.
+pub(super) fn probe_chain() -> &'static str {
+    static NAME: LazyLock<String> = LazyLock::new(|| format!("KUBE-PROBE-{:08X}", *SUFFIX));
+    &NAME
+}
 
-/// Counter that the check makes and removes.
-const COUNTER: &str = "kube_ipvs_probe";
+static SUFFIX: LazyLock<u32> = LazyLock::new(|| {
+    let bytes = RandomState::new().hash_one(std::process::id()).to_ne_bytes();
+    bytes.first_chunk().map_or(0, |half| u32::from_ne_bytes(*half))
+});
 
 /// Attempts to remove the counter. One that stays until the next check harms nothing.
 const RELEASE_ATTEMPTS: u32 = 20;
@@ -143,12 +151,13 @@ impl Rules {
     pub fn try_counters(&self) -> Result<(), String> {
         let words = |error: netlink::Error| error.to_string();
         let mut counters = NfacctClient::open().map_err(words)?;
-        counters.ensure(COUNTER).map_err(words)?;
-        let rule = format!("-m nfacct --nfacct-name {COUNTER}");
+        let counter = format!("kube_ipvs_probe_{:08x}", *SUFFIX);
+        counters.ensure(&counter).map_err(words)?;
+        let rule = format!("-m nfacct --nfacct-name {counter}");
         let tried = self.restore(&input("filter", &[rule]));
         // nf_tables lets go of a rule's counter a moment after the rule.
         for _ in 0..RELEASE_ATTEMPTS {
-            if counters.remove(COUNTER).is_ok() {
+            if counters.remove(&counter).is_ok() {
                 break;
             }
             std::thread::sleep(RELEASE_WAIT);
@@ -167,7 +176,8 @@ impl Rules {
 }
 
 /// Returns the restore input that writes rules into the chain and then removes it.
-fn input(table: &str, rules: &[String]) -> String {
-    let rules: String = rules.iter().map(|rule| format!("-A {CHAIN} {rule}\n")).collect();
-    format!("*{table}\n:{CHAIN} - [0:0]\n{rules}COMMIT\n*{table}\n-F {CHAIN}\n-X {CHAIN}\nCOMMIT\n")
+pub(super) fn input(table: &str, rules: &[String]) -> String {
+    let chain = probe_chain();
+    let rules: String = rules.iter().map(|rule| format!("-A {chain} {rule}\n")).collect();
+    format!("*{table}\n:{chain} - [0:0]\n{rules}COMMIT\n*{table}\n-F {chain}\n-X {chain}\nCOMMIT\n")
 }
