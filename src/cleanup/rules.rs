@@ -120,7 +120,7 @@ const KUBELET_CHAINS: [&str; 4] =
 /// The one of these that iptables mode has as well.
 const FIREWALL: &str = "KUBE-FIREWALL";
 
-/// Prefix of the chains that probes make and remove. One stays where a process is killed meanwhile.
+/// Chain that probes make and remove. It stays where a process is killed meanwhile.
 const OF_PROBES: &str = "KUBE-PROBE";
 
 /// Other programs (host ports of containers, older kubelets) mark packets with the first of these,
@@ -309,7 +309,7 @@ impl<'a> SavedTable<'a> {
             .any(|(table, name)| (table.name(), name) == (self.name, chain));
         match scope {
             RemovalScope::Everything => {
-                is_of_leaving || Mode::ALL.into_iter().any(is_of) || chain.starts_with(OF_PROBES)
+                is_of_leaving || Mode::ALL.into_iter().any(is_of) || chain == OF_PROBES
             }
             // `KUBE-SERVICES` of nat and others are chains of several modes.
             RemovalScope::ModesBut(modes) => {

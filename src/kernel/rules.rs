@@ -167,7 +167,9 @@ impl Rules {
     }
 
     fn try_netmap(&self, network: IpNet) -> Result<(), RulesError> {
-        self.restore(&features::input("nat", &[format!("-j NETMAP --to {network}")]))
+        let input = features::input("nat", &[format!("-j NETMAP --to {network}")]);
+        // Another process may probe at the same time, with the same chain.
+        self.restore(&input).or_else(|_| self.restore(&input))
     }
 
     /// Compares the present rules with the desired ones.

@@ -8,6 +8,7 @@ use plan::model::Family;
 use plan::rule_set::Comparison;
 
 use super::super::RefusalClass;
+use super::super::probe::ProbeError;
 use super::program::{Finished, NotRun};
 
 /// Error of iptables.
@@ -218,6 +219,14 @@ impl fmt::Display for RulesError {
                  another program (a second kube-ipvs, a kube-proxy) write the same chains?"
             ),
         }
+    }
+}
+
+impl From<RulesError> for ProbeError {
+    fn from(error: RulesError) -> Self {
+        let is_momentary = matches!(error, RulesError::Hung { .. })
+            || matches!(error.cause(), Cause::Busy | Cause::Memory);
+        Self { words: error.to_string(), is_momentary }
     }
 }
 

@@ -88,7 +88,11 @@ fn rules_are_written_and_repaired_beside_a_rule_that_only_nft_can_show() {
             let is_alike = |other: &&Jump| {
                 (other.table, other.from, other.to) == (jump.table, jump.from, jump.to)
             };
-            assert_eq!(n_there, rule_set.jumps().iter().filter(is_alike).count(), "{jump}: {there}");
+            assert_eq!(
+                n_there,
+                rule_set.jumps().iter().filter(is_alike).count(),
+                "{jump}: {there}"
+            );
         }
         // Started first, and the rule comes then.
         add_rule(rules, table, chain);
