@@ -95,6 +95,7 @@ pub fn run(configuration: Configuration, arguments: Arguments, log: Log) -> anyh
             rejected: None,
             log,
             shutdown: Shutdown::handle()?,
+            families: Vec::new(),
             relay: None,
             localhost: NodePortsOnLocalhost::new(configuration.pace.drain_deadline)?,
             orders: Orders::handle()?,

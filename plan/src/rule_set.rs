@@ -40,7 +40,7 @@ use crate::settings::Settings;
 pub use chains::{SHORT_CIRCUIT_CHAIN, UNANSWERED};
 pub use jumps::{COPY_JUMPS, Jump, JumpDestination, JumpPlace, JumpStates, former_jumps, jumps};
 pub(crate) use saved::meaning;
-pub use saved::{ChainDifference, Comparison, words};
+pub use saved::{ChainDifference, Comparison, is_same_rule, words};
 
 use jumps::SHOWN;
 use saved::Saved;
@@ -166,7 +166,9 @@ impl RuleSet {
         chains: Vec<Chain>,
         shared: Vec<Chain>,
     ) -> Self {
-        let jumps = jumps(mode).to_vec();
+        let mut jumps = jumps(mode).to_vec();
+        // The kubelet's, too, and of IPv4 alone.
+        jumps.retain(|jump| jump.comment.is_some() || family == Family::V4);
         Self {
             mode,
             family,
@@ -244,7 +246,8 @@ impl RuleSet {
     /// or without counters. Everything that is not ours is passed over. Rules are compared by
     /// meaning: quoting, the order of matches within a rule and how an address is written do not
     /// count, since they vary between versions. A jump is there if it is anywhere in its built-in
-    /// chain; a rule of a shared chain, if it is anywhere in that chain.
+    /// chain; a rule of a shared chain, if it is anywhere in that chain. In IPVS mode the jumps of a
+    /// built-in chain have their order among each other.
     #[must_use]
     pub fn compare(&self, saved: &str) -> Comparison {
         saved::compare(self, &Saved::parse(saved))
@@ -258,7 +261,7 @@ impl RuleSet {
     #[must_use]
     pub fn restore_input(&self, found: &Comparison) -> String {
         let mut tables = Table::ALL;
-        if found.is_led_by_rules || self.has_copies {
+        if !self.tables_are_independent(found) {
             // What the dispatch leads past must have been replaced before. What ends a copy must be
             // there before the first one is made.
             tables.reverse();
@@ -288,7 +291,14 @@ impl RuleSet {
             for (_, chain, rule) in rules {
                 line(&mut input, format_args!("-A {chain} {rule}"));
             }
-            for jump in jumps.filter(|jump| found.missing_jumps.contains(jump)) {
+            // The first of several copies is deleted: so before the jump is there once more.
+            for jump in found.misplaced_jumps.iter().filter(|jump| is_of_table(&jump.table)) {
+                line(&mut input, format_args!("-D {} {}", jump.from, jump.rule()));
+            }
+            let is_to_come = |jump: &&Jump| {
+                found.missing_jumps.contains(jump) || found.misplaced_jumps.contains(jump)
+            };
+            for jump in jumps.filter(is_to_come) {
                 match jump.place {
                     JumpPlace::First => {
                         line(&mut input, format_args!("-I {} 1 {}", jump.from, jump.rule()));
@@ -307,6 +317,20 @@ impl RuleSet {
             commit(&mut input);
         }
         input
+    }
+
+    /// The same, for one table after the other.
+    #[must_use]
+    pub fn restore_inputs(&self, found: &Comparison) -> Vec<String> {
+        let input = self.restore_input(found);
+        input.split_inclusive("COMMIT\n").map(str::to_owned).collect()
+    }
+
+    /// True if a table may be written although another one cannot be: none of them needs that another
+    /// was written before.
+    #[must_use]
+    pub fn tables_are_independent(&self, found: &Comparison) -> bool {
+        !found.is_led_by_rules && !self.has_copies
     }
 
     /// Input for a host that has nothing of it.

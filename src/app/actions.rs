@@ -11,7 +11,7 @@ use crate::host;
 
 /// Gets the host ready: what needs more privileges than balancing does.
 pub(super) fn init_only(configuration: &Configuration) -> anyhow::Result<()> {
-    let host = host::prepare(configuration)?;
+    let host = host::prepare(configuration, &[])?;
     if let Some(fallen_back) = &host.fallen_back {
         warn!("{fallen_back}");
     }

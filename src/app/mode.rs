@@ -100,6 +100,13 @@ impl Return {
     }
 }
 
+/// Reports the families that are not served, although the kernel has them.
+pub(super) fn report_dropped(families: &[String], recorder: &EventRecorder) {
+    for why in families {
+        recorder.record(event(Severity::Warning, "FamilyNotServed", why.clone()));
+    }
+}
+
 fn fallback_event(fallen_back: &FallenBack) -> NewEvent {
     event(Severity::Warning, "ModeFallback", fallen_back.to_string())
 }

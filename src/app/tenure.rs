@@ -66,6 +66,8 @@ pub(super) struct Program {
     /// The log, and the journal, which goes on through all tenures.
     pub(super) log: Log,
     pub(super) shutdown: Shutdown,
+    /// The families that were served last.
+    pub(super) families: Vec<Family>,
     /// The relay of mode userspace, once that has been served in: its connections outlive the mode.
     pub(super) relay: Option<RunningRelay>,
     pub(super) localhost: NodePortsOnLocalhost,
@@ -123,6 +125,8 @@ pub(super) struct Parts<K> {
     pub(super) localhost: NodePortsOnLocalhost,
     /// Reason for which the mode is not the preferred one; none: it is.
     pub(super) fallen_back: Option<FallenBack>,
+    /// Reasons for which families are not served that the kernel has, in words.
+    pub(super) dropped_families: Vec<String>,
     pub(super) source: Source,
     /// Pages of the operator's console, for the metrics server.
     pub(super) pages: Router,
@@ -171,14 +175,27 @@ async fn serve_at_work(
     let threads = Threads::start(at_work)
         .context("start the threads beside the event loop")
         .map_err(TenureError::NotReady)?;
-    let Program { arguments, configured, rejected, log, shutdown, relay, localhost, orders } =
-        program;
+    let Program {
+        arguments,
+        configured,
+        rejected,
+        log,
+        shutdown,
+        families,
+        relay,
+        localhost,
+        orders,
+    } = program;
+    // A mode that is gone back to serves what it can.
+    let is_new = former.as_ref().is_some_and(|former| !former.has_failed);
+    let served = if is_new { families.clone() } else { Vec::new() };
     let (source, host, chosen) = tokio::select! {
         biased;
         () = shutdown.requested() => return Ok(Ended::Shutdown),
-        ready = get_ready(configuration, &threads, at_work) => ready.map_err(TenureError::NotReady)?,
+        ready = get_ready(configuration, served, &threads, at_work) => ready.map_err(TenureError::NotReady)?,
     };
-    let Host { configuration, fallen_back, backends, mut linux } = host;
+    let Host { configuration, fallen_back, dropped_families, backends, mut linux } = host;
+    families.clone_from(&configuration.settings.families);
     let settings = Settings {
         localhost_node_ports: configuration.localhost_node_ports,
         ..configuration.settings.clone()
@@ -232,6 +249,7 @@ async fn serve_at_work(
         relay: relay.clone(),
         localhost: localhost.clone(),
         fallen_back,
+        dropped_families,
         source,
         pages,
         inquiries,
@@ -249,6 +267,7 @@ async fn serve_at_work(
 /// runs programs, so a thread of the pool does it, and a signal is handled meanwhile.
 async fn get_ready(
     configuration: Configuration,
+    served: Vec<Family>,
     threads: &Threads,
     at_work: &AtWork,
 ) -> anyhow::Result<(Source, Host, Configuration)> {
@@ -259,7 +278,7 @@ async fn get_ready(
         let cluster = source.cluster_questions(&source_thread);
         let chosen = service_routes::at_start(configuration, cluster.as_ref());
         let chosen = source_thread.block_on(chosen);
-        Ok((source, host::prepare(&chosen)?, chosen))
+        Ok((source, host::prepare(&chosen, &served)?, chosen))
     });
     ready.await.context("open the source and prepare the host")?
 }
@@ -312,13 +331,15 @@ impl<K: Kernel + 'static> Parts<K> {
         let kernel = KernelHandle::start_holding(kernel, stages, at_work.clone())
             .context("start the kernel worker")?;
         let routes = !settings.service_routes.is_empty();
-        let chosen = settings.clone();
+        let (chosen, families) = (settings.clone(), settings.families.clone());
         let reconciler = Reconciler::new(Planner::new(settings), kernel, configuration.pace)?;
         let reconciler = reconciler.observed_by(Box::new(all)).answering(self.questions);
         let rerouted = self.route_watch.changed(reconciler.status());
         let can_go_back = former.as_ref().is_some_and(|former| !former.has_failed);
         let held_up = held_up::for_too_long(reconciler.status(), can_go_back);
         record_start(&recorder, former.as_ref());
+        mode::report_dropped(&self.dropped_families, &recorder);
+        measured.own.set_families(&chosen.families);
         let former_mode = FormerMode {
             settings: chosen,
             former,
@@ -343,7 +364,12 @@ impl<K: Kernel + 'static> Parts<K> {
         let rejected = measured.own.configuration_rejected.clone();
         let returned = mode::returned(&configuration, self.fallen_back, &recorder, at_work);
         let configured = changes.configured.clone();
-        let cx = Surroundings { mode: from, recorder: recorder.clone(), at_work: at_work.clone() };
+        let cx = Surroundings {
+            mode: from,
+            families,
+            recorder: recorder.clone(),
+            at_work: at_work.clone(),
+        };
         let changed = changes.next(cx, rejected);
         tokio::spawn(former_mode.run());
         tokio::spawn(report_failures(failed, recorder.clone()));

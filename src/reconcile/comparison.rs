@@ -113,7 +113,11 @@ pub(super) async fn compare(
             compare_virtual_servers(cx, writer, frontends).await
         }
     };
-    cx.or_report(compared)
+    let compared = cx.or_report(compared)?;
+    if let (AuditedPart::RuleSet(family), None) = (part, &compared) {
+        writer.rules_unread(*family);
+    }
+    Ok(compared)
 }
 
 async fn compare_addresses(cx: &mut Context, writer: &mut Writer) -> Result<Compared, ReadFailure> {

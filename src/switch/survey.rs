@@ -32,7 +32,10 @@ pub(super) fn run(running: &Running, mode: Mode, out: &mut impl Write) -> anyhow
     }
     match configured.for_mode(&running.arguments, mode) {
         Err(reason) => reasons.push(reason.to_string()),
-        Ok(wanted) => match host::check(&wanted) {
+        Ok(wanted) => match host::check(
+            &wanted,
+            &served::families(configured.served.metrics).unwrap_or_default(),
+        ) {
             Ok(()) => writeln!(out, "host: can do mode {mode}")?,
             Err(reason) => reasons.push(format!("{reason:#}")),
         },

@@ -282,9 +282,10 @@ fn what_is_mounted_is_there_and_the_configuration_is_where_the_arguments_say() {
         let mounts = container.volume_mounts.unwrap();
         let mounted: BTreeSet<String> = mounts.iter().map(|mount| mount.name.clone()).collect();
         let mut expected = volumes.clone();
-        // Only the one that serves is asked, and only a privileged one can load modules.
-        let other = if container.name == "host" { "console" } else { "modules" };
-        assert!(expected.remove(other));
+        // Only the one that serves is asked, and only a privileged one can load modules and set sysctls.
+        let others: &[&str] =
+            if container.name == "host" { &["console"] } else { &["modules", "record"] };
+        assert!(others.iter().all(|other| expected.remove(*other)));
         assert_eq!(mounted, expected, "{}", container.name);
         let folder = mounts.iter().find(|mount| mount.name == "config").unwrap();
         let arguments = container.command.unwrap();

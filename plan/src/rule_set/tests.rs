@@ -532,11 +532,10 @@ fn what_is_not_ours_is_passed_over() {
             ":KUBE-SERVICES - [0:0]\n:CNI-X - [0:0]\n-A PREROUTING -j CNI-X\n\
              -A CNI-X -m comment --comment \"odd \\\" quote\" -j RETURN\n",
         )
-        // Twice there is there.
+        // Before it is there.
         .replace(
             "-A OUTPUT -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES\n",
-            "-A OUTPUT -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES\n\
-             -A OUTPUT -j LOG\n\
+            "-A OUTPUT -j LOG\n\
              -A OUTPUT -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES\n",
         );
     // A chain of the same name in another table is another chain.
@@ -557,12 +556,12 @@ fn a_difference_is_told_in_words() {
         .replace("-A KUBE-LOAD-BALANCER -j KUBE-MARK-MASQ\n", "")
         .replace(":KUBE-IPVS-OUT-FILTER - [0:0]\n", "")
         .replace(
-            "-A INPUT -m comment --comment \"kubernetes health check rules\" -j KUBE-NODE-PORT\n",
+            "-A POSTROUTING -m comment --comment \"kubernetes postrouting rules\" -j KUBE-POSTROUTING\n",
             "",
         );
     assert_eq!(
         rule_set.compare(&saved).to_string(),
-        "filter: INPUT to KUBE-NODE-PORT: jump missing; \
+        "nat: POSTROUTING to KUBE-POSTROUTING: jump missing; \
          nat: KUBE-LOAD-BALANCER rule 2 is missing: `-j KUBE-MARK-MASQ`; \
          nat: KUBE-MARK-MASQ rule 1 should be `-j MARK --set-xmark 0x4000/0x4000` and is `-j DROP`; \
          filter: chain KUBE-IPVS-OUT-FILTER is missing"
@@ -580,7 +579,9 @@ fn jumps_for_all_packets_give_way_to_those_for_unestablished_connections_in_one_
             |own: &&Jump| (own.table, own.from, own.to) == (jump.table, jump.from, jump.to);
         match rule_set.jumps().iter().find(has_one) {
             Some(own) => saved = saved.replace(&format!("-A {} {}\n", own.from, own.rule()), &rule),
-            None => saved = saved.replace("-A KUBE-FORWARD ", &format!("{rule}-A KUBE-FORWARD ")),
+            None => {
+                saved = saved.replacen("-A KUBE-FORWARD ", &format!("{rule}-A KUBE-FORWARD "), 1);
+            }
         }
     }
     let found = rule_set.compare(&saved);
@@ -729,4 +730,61 @@ fn jumps_to_relays_go_with_the_dispatch() {
     let input = rule_set.restore_input(&found);
     let nat = input.split("COMMIT").find(|table| table.contains("*nat")).unwrap();
     assert!(nat.contains(&format!("-D PREROUTING {jump}\n")), "{input}");
+}
+
+#[test]
+fn jumps_in_another_order_or_more_than_once_are_written_anew_in_one_step() {
+    let rule_set = mk_rule_set();
+    let saved = mk_saved(&rule_set);
+    let of = |to: &str, from: &str| {
+        let mut jumps = rule_set.jumps().iter();
+        *jumps.find(|jump| (jump.to, jump.from) == (to, from)).unwrap()
+    };
+    let line = |jump: &Jump| format!("-A {} {}\n", jump.from, jump.rule());
+    let filter = of("KUBE-IPVS-FILTER", "INPUT");
+    let firewall = of("KUBE-PROXY-FIREWALL", "INPUT");
+    let node_port = of("KUBE-NODE-PORT", "INPUT");
+    let exchanged = saved.replace(&line(&filter), "").replace(
+        &line(&firewall),
+        &format!("{}-A INPUT -j OTHER\n{}", line(&firewall), line(&filter)),
+    );
+    let twice = saved.replace(&line(&filter), &line(&filter).repeat(2));
+    for (saved, expected) in [
+        (exchanged, [firewall, filter, node_port].to_vec()),
+        (twice, vec![filter, filter, firewall, node_port]),
+    ] {
+        let found = rule_set.compare(&saved);
+        assert!(found.missing_jumps.is_empty() && !found.matches(), "{found}");
+        assert_eq!(found.misplaced_jumps, expected);
+        let input = rule_set.restore_input(&found);
+        let changes: Vec<String> = input
+            .lines()
+            .filter(|line| line.starts_with("-D") || line.starts_with("-I"))
+            .map(str::to_owned)
+            .collect();
+        let removed = expected.iter().map(|jump| format!("-D INPUT {}", jump.rule()));
+        let inserted = [node_port, firewall, filter];
+        let inserted = inserted.iter().map(|jump| format!("-I INPUT 1 {}", jump.rule()));
+        assert_eq!(changes, removed.chain(inserted).collect::<Vec<_>>());
+    }
+    // One that is missing, and would come to stand before those that are there.
+    let without = saved.replace(&line(&node_port), "");
+    let found = rule_set.compare(&without);
+    assert_eq!(found.missing_jumps, [node_port]);
+    assert_eq!(found.misplaced_jumps, [filter, firewall]);
+    let without = saved.replace(&line(&filter), "");
+    assert_eq!(rule_set.compare(&without).misplaced_jumps, []);
+}
+
+#[test]
+fn a_superseded_jump_is_deleted_once_for_each_copy() {
+    let rule_set = mk_rule_set();
+    let former = former_jumps(Mode::Ipvs)[1];
+    let line = format!("-A {} {}\n", former.from, former.rule());
+    let saved =
+        mk_saved(&rule_set).replace("-A KUBE-FORWARD ", &format!("{line}{line}-A KUBE-FORWARD "));
+    let found = rule_set.compare(&saved);
+    let n_copies = saved.matches(&line).count();
+    assert!(n_copies > 1);
+    assert_eq!(found.superseded_jumps, vec![former; n_copies]);
 }

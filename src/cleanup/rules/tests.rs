@@ -342,3 +342,54 @@ fn copies_of_packets_stay_only_while_a_node_leaves_mode_ipvs() {
         assert_eq!(counts(RemovalScope::ModesBut(leaving)), [], "{leaving:?}");
     }
 }
+
+#[test]
+fn a_jump_that_kube_proxy_has_written_already_is_not_written_again() {
+    let rule_set = mk_rule_set();
+    let saved = rule_set.first_input().replace("-I ", "-A ").replace(" 1 -m ", " -m ");
+    let inserted = |saved: &str| {
+        let all = inputs(saved, RemovalScope::OursAlone).concat();
+        all.lines().filter(|line| line.starts_with("-I ")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let all = inserted(&saved);
+    assert!(all.len() > 2, "{all:?}");
+    // kube-proxy writes with a comment in quotes, and iptables prints it otherwise.
+    let beside: String = all
+        .iter()
+        .map(|jump| jump.replacen("-I ", "-A ", 1).replace(" 1 -m ", " -m ") + "\n")
+        .collect();
+    let (before, filter) = saved.split_once("*filter\n").unwrap();
+    let saved =
+        format!("{before}*filter\n{}", filter.replacen("COMMIT", &format!("{beside}COMMIT"), 1));
+    assert_eq!(inserted(&saved), [""; 0]);
+    let removed = inputs(&saved, RemovalScope::OursAlone).concat();
+    assert!(removed.contains("-D INPUT -m conntrack ! --ctstate"), "{removed}");
+}
+
+#[test]
+fn a_firewall_chain_without_rules_is_not_the_kubelets() {
+    let empty = table(
+        "filter",
+        &[
+            ":INPUT ACCEPT [0:0]",
+            ":KUBE-FIREWALL - [0:0]",
+            "-A INPUT -j KUBE-FIREWALL",
+            "-A OUTPUT -j KUBE-FIREWALL",
+        ],
+    );
+    let expected = "*filter\n:KUBE-FIREWALL - [0:0]\n-D INPUT -j KUBE-FIREWALL\n\
+                    -D OUTPUT -j KUBE-FIREWALL\n-X KUBE-FIREWALL\nCOMMIT\n";
+    for scope in [RemovalScope::Everything, RemovalScope::ModesBut(&[Mode::Ipvs])] {
+        assert_eq!(inputs(&empty, scope), [expected]);
+    }
+    assert_eq!(of(&empty, RemovalScope::OursAlone), []);
+    assert_eq!(of(&empty, RemovalScope::ModesBut(&[Mode::Ipvs, Mode::Iptables])), []);
+}
+
+#[test]
+fn what_a_killed_probe_left_goes_with_everything() {
+    let saved = table("nat", &[":KUBE-PROBE - [0:0]"]);
+    let all = inputs(&saved, RemovalScope::Everything).concat();
+    assert!(all.contains("-X KUBE-PROBE\n"), "{all}");
+    assert_eq!(of(&saved, RemovalScope::ModesBut(&[Mode::Ipvs])), []);
+}

@@ -1,6 +1,7 @@
 //! On a real kernel, each test in a network namespace of its own. They need root, `ip`, `ipset`,
 //! and both kinds of iptables.
 
+mod beside_nft;
 mod chains;
 mod features;
 mod watch;
@@ -132,7 +133,7 @@ fn what_is_saved_is_word_for_word_what_was_written() {
         rules.probe(None).unwrap();
         let network = ShortCircuitNetworks::default().of(rules.family()).unwrap();
         rules.try_short_circuits(network).unwrap();
-        assert!(!rules.read().unwrap().contains("KUBE-"), "nothing stays of it");
+        assert!(!rules.read(&[]).unwrap().contains("KUBE-"), "nothing stays of it");
         let mut rule_sets = mk_every_rule_set(rules.family());
         let rule_set = rule_sets.pop().unwrap();
         rules.write(&rule_set).unwrap();
@@ -157,12 +158,12 @@ fn what_is_saved_is_word_for_word_what_was_written() {
             input += "COMMIT\n";
         }
         restore(rules, &input);
-        let saved = rules.read().unwrap();
+        let saved = rules.read(&[]).unwrap();
         for ((table, chain), rules) in &chains {
             assert_eq!(saved_chain(&saved, *table, chain), *rules);
         }
         rules.write(&rule_set).unwrap();
-        let saved = rules.read().unwrap();
+        let saved = rules.read(&[]).unwrap();
         for (table, chain, targets) in [
             (Table::Nat, "PREROUTING", &["KUBE-SERVICES"][..]),
             (Table::Nat, "OUTPUT", &["KUBE-SERVICES"]),
@@ -176,9 +177,7 @@ fn what_is_saved_is_word_for_word_what_was_written() {
             (Table::Filter, "FORWARD", &["KUBE-PROXY-FIREWALL", "KUBE-FORWARD"]),
         ] {
             let jump = |to: &&str| {
-                let is_it = |jump: &&plan::rule_set::Jump| {
-                    (jump.table, jump.from, jump.to) == (table, chain, *to)
-                };
+                let is_it = |jump: &&Jump| (jump.table, jump.from, jump.to) == (table, chain, *to);
                 rule_set.jumps().iter().find(is_it).unwrap().rule()
             };
             let expected: Vec<String> = targets.iter().map(jump).collect();
@@ -219,7 +218,7 @@ fn drift_is_seen_and_repaired_and_what_others_made_stays() {
 
         rules.write(&rule_set).unwrap();
         assert!(rules.check(&rule_set).unwrap().matches());
-        let saved = rules.read().unwrap();
+        let saved = rules.read(&[]).unwrap();
         assert_eq!(saved_chain(&saved, Table::Nat, "CNI-X"), ["-j RETURN"]);
         let output = saved_chain(&saved, Table::Nat, "OUTPUT");
         assert_eq!(output, [rule_set.jumps()[0].rule(), "-j CNI-X".to_owned()]);
