@@ -8,6 +8,7 @@
 #![cfg(test)]
 
 mod addresses;
+mod attraction;
 mod audit;
 mod changes;
 mod console;
