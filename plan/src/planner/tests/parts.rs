@@ -205,7 +205,7 @@ fn every_claim_of_a_service_that_goes_on_changing_is_a_number_of_parts_behind_at
             assert!(planner.desired().has_address([10, 96, 0, 1].into()), "{number}");
             for port in 1..=ports {
                 let DesiredFrontend::Open(_, real) =
-                    planner.desired().at(&self::at([10, 96, 0, 1], port))
+                    planner.desired().at(&at([10, 96, 0, 1], port))
                 else {
                     panic!("port {port} is not there after {number} parts");
                 };
