@@ -9,6 +9,7 @@
 
 mod addresses;
 mod api_server;
+mod attraction;
 mod audit;
 mod changes;
 mod console;
