@@ -81,7 +81,7 @@ impl FormerMode {
             self.recorder.record(begun(mode, former));
         }
         // A single Service that the kernel refuses must not keep another mode's stale rules in force.
-        let is_carried = |status: &Status| status.in_sync_once && !status.has_pending_prerequisite;
+        let is_carried = |status: &Status| status.is_carried && !status.has_pending_prerequisite;
         if self.status.wait_for(is_carried).await.is_err() {
             return;
         }
@@ -405,7 +405,7 @@ mod tests {
         };
         let running = tokio::spawn(former.run());
         let gauge = || left.with_label_values(&[VIRTUAL_SERVERS]).get();
-        status.send_modify(|status| status.in_sync_once = true);
+        status.send_modify(|status| status.is_carried = true);
         for n_left in [3, 2] {
             status.send_modify(|status| status.n_left_by_ipvs = Some(n_left));
             while gauge() != i64::try_from(n_left).unwrap() {

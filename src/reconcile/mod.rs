@@ -15,6 +15,8 @@
 //!   is written before. It holds the found state that is not adopted or removed yet.
 //! - `dispatch`: leads new connections to IPVS after the takeover, on a node whose connections another
 //!   mode's rules led until then.
+//! - `leading`: in modes of rules, says after the takeover when these lead new connections.
+//! - `leaving_ipvs`: in these modes, has what IPVS mode left drain from then on.
 //! - `writer`: from then on writes changes in rounds, and retries what the kernel refused. It holds
 //!   the pending retries, the draining real servers, the flows to remove, and the times of these.
 //! - `hand_drains`: ends drains by hand when their time is up.
@@ -44,6 +46,7 @@ pub mod differences;
 mod dispatch;
 pub mod hand_drains;
 pub mod inquiry;
+mod leading;
 mod leaving_ipvs;
 pub mod observer;
 mod recent_writes;
@@ -73,6 +76,7 @@ use context::Context;
 use dispatch::Dispatch;
 use hand_drains::HandDrains;
 use inquiry::{Asked, Inquiry, View};
+use leading::Leading;
 use leaving_ipvs::LeavingIpvs;
 use observer::Observer;
 pub use status::Status;
@@ -131,6 +135,8 @@ pub struct Reconciler {
     hand_drains: HandDrains,
     /// Rules that lead to IPVS, on a node whose connections were led by others.
     dispatch: Dispatch,
+    /// Rules that lead new connections, in modes of rules.
+    leading: Leading,
     /// Virtual servers that IPVS mode left, in another mode.
     leaving_ipvs: LeavingIpvs,
     /// Questions of the operator's console; none: there is no console.
@@ -191,6 +197,7 @@ impl Reconciler {
             auditor: Auditor::new(now),
             hand_drains: HandDrains::default(),
             dispatch: Dispatch::default(),
+            leading: Leading::default(),
             leaving_ipvs,
             inquiries: None,
             stage: Stage::Incomplete,
@@ -356,7 +363,8 @@ impl Reconciler {
                 let others = [
                     self.writer.next_wake(&self.context),
                     self.dispatch.next_due(&self.context, now),
-                    self.leaving_ipvs.next_due(),
+                    self.leading.next_due(&self.context, now),
+                    self.leaving_ipvs.next_due(&self.context),
                     self.hand_drains.next_due(),
                 ];
                 others.into_iter().flatten().fold(audit, Instant::min)
@@ -367,7 +375,15 @@ impl Reconciler {
     /// Does some of what is due.
     async fn step(&mut self) -> Result<(), WorkerGone> {
         let Self {
-            context: cx, writer, auditor, hand_drains, dispatch, leaving_ipvs, stage, ..
+            context: cx,
+            writer,
+            auditor,
+            hand_drains,
+            dispatch,
+            leading,
+            leaving_ipvs,
+            stage,
+            ..
         } = self;
         match stage {
             Stage::Incomplete => {}
@@ -392,6 +408,7 @@ impl Reconciler {
                 writer.write_changes(cx).await?;
                 writer.retry_due(cx, true).await?;
                 dispatch.step(cx, writer).await?;
+                leading.step(cx, writer);
                 writer.check_draining(cx).await?;
                 leaving_ipvs.step(cx, writer).await?;
                 auditor.step(cx, writer).await?;
