@@ -90,10 +90,7 @@ impl FormerMode {
         debug!("programs run so far: {count}, in {took:?}");
         // What follows may wait for minutes.
         removed.log();
-        // If the portals stay, they lead to ports that refuse; but the other rules come before them.
-        if let Some(relay) = &self.relay {
-            relay.stop_listening();
-        }
+        self.stop_relay(&removed);
         if let Some(localhost) = &self.localhost {
             localhost.stop_listening();
         }
@@ -122,12 +119,23 @@ impl FormerMode {
                 if self.settings.mode != Mode::Ipvs {
                     again.extend(self.remove(Removal::Ipvs).await);
                 }
+                self.stop_relay(&again);
                 again
             }
             .boxed()
         };
         let report_end = |removed: &CleanupReport| self.report_end(removed);
         until_complete(removed, self.status.clone(), again, report_end).await;
+    }
+
+    /// Has the relay stop listening once no portal leads to it. A portal that could not be removed may
+    /// come before the rules that lead now, and its clients are served as before.
+    fn stop_relay(&self, removed: &CleanupReport) {
+        if let Some(relay) = self.relay.as_ref().filter(|_| removed.is_complete()) {
+            if self.backends.is_some() {
+                relay.stop_listening();
+            }
+        }
     }
 
     /// Reports what has become of the state of other modes.

@@ -209,8 +209,12 @@ impl Planner {
     }
 
     /// Returns the operations that take all portals away: those that are found at the start lead to
-    /// ports of a process that has ended, which another program may have by now.
+    /// ports of a process that has ended, which another program may have by now. None if the relay has
+    /// ports already: it outlived the mode, and portals lead to these.
     pub(super) fn outdated_portals(&self) -> Vec<Op> {
+        if self.store.has_proxy_ports() {
+            return Vec::new();
+        }
         let (mode, families) = (self.settings.mode, self.settings.families.iter());
         let shared = families.flat_map(|family| ChainId::all_shared(mode, *family));
         let portals = shared.filter(ChainId::has_portals);
