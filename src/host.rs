@@ -260,7 +260,10 @@ pub(crate) fn lack_of_localhost_node_ports(
         "rules cannot lead NodePorts on localhost: {} is not {}, and this process may not set it: \
          {instead}. Set it on the host (sysctl -w {}={}), or have the pod start in mode iptables, whose \
          init container sets it",
-        wanted.name(), wanted.value, wanted.name(), wanted.value
+        wanted.name(),
+        wanted.value,
+        wanted.name(),
+        wanted.value
     ))
 }
 

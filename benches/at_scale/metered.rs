@@ -131,10 +131,7 @@ impl Metered {
 }
 
 impl Kernel for Metered {
-    fn count_open_connections(
-        &mut self,
-        most: u64,
-    ) -> Result<Option<OpenConnections>, ReadError> {
+    fn count_open_connections(&mut self, most: u64) -> Result<Option<OpenConnections>, ReadError> {
         self.counted(|kernel| kernel.count_open_connections(most))
     }
 

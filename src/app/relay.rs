@@ -335,7 +335,10 @@ mod tests {
         relay.set(mk_ports());
         assert!(matches!(next(&mut outbox).await, ProxyPortState::Listening(_)));
         // Another loop hears of it before it plans anything.
-        assert!(matches!(&relay.known_ports()[..], [Event::ProxyPort(_, ProxyPortState::Listening(_))]));
+        assert!(matches!(
+            &relay.known_ports()[..],
+            [Event::ProxyPort(_, ProxyPortState::Listening(_))]
+        ));
         drop(outbox);
         tokio::time::timeout(Duration::from_secs(10), reporting).await.unwrap().unwrap();
 

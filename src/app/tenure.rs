@@ -336,7 +336,7 @@ impl<K: Kernel + 'static> Parts<K> {
         if let Some(relay) = serving_relay {
             for event in relay.known_ports() {
                 // The loop runs soon, and takes it; the queue is longer than a node has ports as a rule.
-                if inputs.try_send(Input::Change(event)).is_err() {
+                if inputs.try_send(crate::reconcile::Input::Change(event)).is_err() {
                     break;
                 }
             }
