@@ -297,6 +297,11 @@ fn prepare_iptables(
         info!("nf_conntrack_tcp_be_liberal set, not installing DROP rules for INVALID packets");
     }
     settings.nfacct = can_count(&rules) && make_counters();
+    let lack = lack_of_localhost_node_ports(configuration, proc_sys);
+    if let Some(lack) = &lack {
+        warn!("{lack}");
+        settings.iptables_localhost_node_ports = false;
+    }
     let local_networks = settings.iptables_localhost_node_ports.then(sysctl::local_networks_routed);
     let mut linux = Linux::open(rules, Mode::Iptables)?;
     linux.keep_sysctls(sysctl::existing(proc_sys, wanted));
@@ -308,6 +313,35 @@ fn prepare_iptables(
         linux.keep_sysctls_behind_rules(local_networks.into_iter().collect());
     }
     Ok((settings, linux))
+}
+
+/// Returns why rules of mode iptables cannot lead NodePorts on localhost, in words; none: they can, or
+/// are not to.
+#[must_use]
+pub(crate) fn lack_of_localhost_node_ports(
+    configuration: &Configuration,
+    proc_sys: &Path,
+) -> Option<String> {
+    let wanted = sysctl::local_networks_routed();
+    let is_asked = configuration.settings.iptables_localhost_node_ports
+        && configuration.action != Action::InitOnly;
+    if !is_asked || sysctl::can_have(proc_sys, &wanted) {
+        return None;
+    }
+    let instead = if configuration.localhost_node_ports {
+        "kube-ipvs goes on listening there (localhostNodePorts)"
+    } else {
+        "NodePorts are not reached at 127.0.0.1"
+    };
+    Some(format!(
+        "rules cannot lead NodePorts on localhost: {} is not {}, and this process may not set it: \
+         {instead}. Set it on the host (sysctl -w {}={}), or have the pod start in mode iptables, whose \
+         init container sets it",
+        wanted.name(),
+        wanted.value,
+        wanted.name(),
+        wanted.value
+    ))
 }
 
 /// Sets what mode userspace needs, and opens the kernel.

@@ -73,6 +73,10 @@ struct Record {
 /// pkg/proxy/iptables/proxier.go).
 const MOST_COMMENTED_ENDPOINTS: usize = 1_000;
 
+/// Number of endpoints below which they have comments again. All rules are written again for that, so
+/// a cluster that moves around a thousand endpoints must not cross a limit at each rollout.
+const FEWEST_UNCOMMENTED_ENDPOINTS: usize = 800;
+
 // === impl Store ===
 
 impl Store {
@@ -120,6 +124,12 @@ impl Store {
     #[must_use]
     pub fn proxy_ports(&self, name: &ServiceName) -> Option<&ProxyPorts> {
         self.proxy_ports.get(name)
+    }
+
+    /// True if the relay has a proxy port, of whatever Service.
+    #[must_use]
+    pub fn has_proxy_ports(&self) -> bool {
+        !self.proxy_ports.is_empty()
     }
 
     /// True if anything waits to be taken.
@@ -290,7 +300,12 @@ impl Store {
         counts.for_each(|(all, (was, is))| *all = *all + is - was);
         let mut is_new = false;
         for (family, all) in Family::BOTH.into_iter().zip(self.n_endpoints) {
-            let are_many = all > MOST_COMMENTED_ENDPOINTS && settings.families.contains(&family);
+            let most = if self.facts.has_many_endpoints(family) {
+                FEWEST_UNCOMMENTED_ENDPOINTS - 1
+            } else {
+                MOST_COMMENTED_ENDPOINTS
+            };
+            let are_many = all > most && settings.families.contains(&family);
             is_new |= self.facts.note_many_endpoints(family, are_many);
         }
         if is_new {

@@ -205,8 +205,6 @@ async fn serve_at_work(
     }
     let mut observers: Vec<Box<dyn Observer>> = Vec::new();
     if let Some(relay) = relay.as_ref().filter(|_| settings.mode == Mode::Userspace) {
-        // What another time in this mode has left.
-        relay.stop_listening();
         observers.push(Box::new(relay.observer()));
     }
     if settings.mode == Mode::Ipvs && configuration.estimators.run == Run::Auto {
@@ -357,6 +355,12 @@ impl<K: Kernel + 'static> Parts<K> {
         measured.own.queues.watch(own::SOURCE, length(&events));
         measured.own.queues.watch(own::LOOP, length(&inputs));
         if let Some(relay) = serving_relay {
+            for event in relay.known_ports() {
+                // The loop runs soon, and takes it; the queue is longer than a node has ports as a rule.
+                if inputs.try_send(crate::reconcile::Input::Change(event)).is_err() {
+                    break;
+                }
+            }
             tokio::spawn(relay.report(inputs.clone(), recorder.clone()));
         }
         let input_pump = InputPump::new(inputs, recorder.clone(), health, unchecked);

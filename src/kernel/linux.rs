@@ -306,8 +306,8 @@ impl Kernel for Linux {
         read
     }
 
-    fn count_open_connections(&mut self) -> Result<OpenConnections, ReadError> {
-        connections::count_open()
+    fn count_open_connections(&mut self, most: u64) -> Result<Option<OpenConnections>, ReadError> {
+        connections::count_open(most)
     }
 
     fn read_set(&mut self, set: SetId) -> Result<Option<ActualSet>, ReadError> {

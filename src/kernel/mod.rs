@@ -100,12 +100,13 @@ pub trait Kernel: Send {
     ) -> Result<Vec<VirtualServerReading>, ReadError>;
 
     /// Counts the open TCP connections that IPVS leads, by virtual server and real server. Open is a
-    /// connection that one of its ends may still send data on. The cost depends on the number of all
-    /// connections.
+    /// connection that one of its ends may still send data on. None: the table has more than `most`
+    /// connections of all kinds, and is not read to its end. The cost grows with the square of what is
+    /// read.
     ///
     /// # Errors
     /// When they could not be read.
-    fn count_open_connections(&mut self) -> Result<OpenConnections, ReadError>;
+    fn count_open_connections(&mut self, most: u64) -> Result<Option<OpenConnections>, ReadError>;
 
     /// Reads a set with its entries; none if there is no such set.
     ///

@@ -16,6 +16,8 @@
 //! - `api_server`: gives up the API server's address before that, if it was left bound.
 //! - `dispatch`: leads new connections to IPVS after the takeover, on a node whose connections another
 //!   mode's rules led until then.
+//! - `leading`: in modes of rules, says after the takeover when these lead new connections.
+//! - `leaving_ipvs`: in these modes, has what IPVS mode left drain from then on.
 //! - `writer`: from then on writes changes in rounds, and retries what the kernel refused. It holds
 //!   the pending retries, the draining real servers, the flows to remove, and the times of these.
 //! - `hand_drains`: ends drains by hand when their time is up.
@@ -46,6 +48,7 @@ pub mod differences;
 mod dispatch;
 pub mod hand_drains;
 pub mod inquiry;
+mod leading;
 mod leaving_ipvs;
 pub mod observer;
 mod recent_writes;
@@ -76,6 +79,7 @@ use context::Context;
 use dispatch::Dispatch;
 use hand_drains::HandDrains;
 use inquiry::{Asked, Inquiry, View};
+use leading::Leading;
 use leaving_ipvs::LeavingIpvs;
 use observer::Observer;
 pub use status::Status;
@@ -134,6 +138,8 @@ pub struct Reconciler {
     hand_drains: HandDrains,
     /// Rules that lead to IPVS, on a node whose connections were led by others.
     dispatch: Dispatch,
+    /// Rules that lead new connections, in modes of rules.
+    leading: Leading,
     /// Virtual servers that IPVS mode left, in another mode.
     leaving_ipvs: LeavingIpvs,
     /// Questions of the operator's console; none: there is no console.
@@ -196,6 +202,7 @@ impl Reconciler {
             auditor: Auditor::new(now),
             hand_drains: HandDrains::default(),
             dispatch: Dispatch::default(),
+            leading: Leading::default(),
             leaving_ipvs,
             inquiries: None,
             api_server: None,
@@ -366,7 +373,8 @@ impl Reconciler {
                 let others = [
                     self.writer.next_wake(&self.context),
                     self.dispatch.next_due(&self.context, now),
-                    self.leaving_ipvs.next_due(),
+                    self.leading.next_due(&self.context, now),
+                    self.leaving_ipvs.next_due(&self.context),
                     self.hand_drains.next_due(),
                 ];
                 others.into_iter().flatten().fold(audit, Instant::min)
@@ -382,6 +390,7 @@ impl Reconciler {
             auditor,
             hand_drains,
             dispatch,
+            leading,
             leaving_ipvs,
             api_server: servers,
             stage,
@@ -417,6 +426,7 @@ impl Reconciler {
                 writer.write_changes(cx).await?;
                 writer.retry_due(cx, true).await?;
                 dispatch.step(cx, writer).await?;
+                leading.step(cx, writer);
                 writer.check_draining(cx).await?;
                 leaving_ipvs.step(cx, writer).await?;
                 auditor.step(cx, writer).await?;
