@@ -9,7 +9,9 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use plan::mode::Mode;
 use plan::model::Family;
 use plan::scheduler::SchedulerName;
-use plan::settings::{LocalDetection, NodePortAddresses, Settings, ShortCircuitNetworks};
+use plan::settings::{
+    AcceptServiceTraffic, LocalDetection, NodePortAddresses, Settings, ShortCircuitNetworks,
+};
 
 use super::document::{self, KubeProxyConfiguration};
 use super::gates::{EXTERNAL_IPS, FeatureGates};
@@ -392,6 +394,13 @@ fn settings(
         local_detection: local_detection(document),
         node_port_addresses: node_port_addresses(&document.node_port_addresses),
         exclude: networks(&document.ipvs.exclude_cidrs),
+        accept_service_traffic: match own.accept_service_traffic.as_str() {
+            "never" => AcceptServiceTraffic::Never,
+            _ => AcceptServiceTraffic::Always,
+        },
+        health_port: address::socket(&document.healthz_bind_address)
+            .filter(|socket| socket.ip().is_unspecified() && socket.port() > 0)
+            .map(|socket| socket.port()),
         external_ips: gates.is_enabled(EXTERNAL_IPS),
         ..Settings::new(node_name(&document.hostname_override)?)
     };
