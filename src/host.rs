@@ -3,6 +3,7 @@
 mod conntrack;
 mod fallback;
 pub(crate) mod foresight;
+pub(crate) mod input_rules;
 mod local_ports;
 mod oom;
 pub(crate) mod survey;
@@ -18,9 +19,10 @@ use plan::iptables::constant::COUNTERS;
 use plan::mode::Mode;
 use plan::model::Family;
 use plan::scheduler::SchedulerName;
-use plan::settings::{Settings, ShortCircuitNetworks};
+use plan::settings::{AcceptServiceTraffic, Settings, ShortCircuitNetworks};
 use tracing::{info, warn};
 
+use self::input_rules::Obstacle;
 use crate::cleanup;
 use crate::config::{Action, Configuration, IpvsTimeouts};
 use crate::kernel::linux::Linux;
@@ -244,6 +246,7 @@ fn prepare_ipvs(
     }
     settings.short_circuit_networks =
         possible_short_circuit_networks(settings.short_circuit_networks, &rules);
+    warn_of_obstacles(&settings, &rules);
     let mut linux = Linux::open(rules, Mode::Ipvs)?;
     let mut kept = sysctl::existing(proc_sys, wanted);
     kept.extend(of_estimators);
@@ -255,8 +258,27 @@ fn prepare_ipvs(
         leave_out_neighbours(&mut settings.service_routes, &neighbourhoods);
     }
     spare_neighbours(&settings, &neighbourhoods)?;
+    warn_of(input_rules::in_exclusions(&settings.exclude, &neighbourhoods));
     warn_of_local_networks(proc_sys, arp);
     Ok((settings, linux))
+}
+
+/// Logs what of the host's own rules keeps Service traffic from IPVS.
+fn warn_of_obstacles(settings: &Settings, rules: &HashMap<Family, Rules>) {
+    let read = |(family, rules): (&Family, &Rules)| Some((*family, rules.saved().ok()?));
+    let saved: Vec<(Family, String)> = match settings.accept_service_traffic {
+        AcceptServiceTraffic::Always => Vec::new(),
+        AcceptServiceTraffic::Never => rules.iter().filter_map(read).collect(),
+    };
+    let saved = saved.iter().map(|(family, text)| (*family, text.as_str()));
+    warn_of(input_rules::in_input(settings, saved));
+    warn_of(input_rules::in_routing(settings));
+}
+
+fn warn_of(obstacles: Vec<Obstacle>) {
+    for Obstacle { what, remedy } in obstacles {
+        warn!("{what}; {remedy}");
+    }
 }
 
 /// Makes the counters that rules name: without one, the kernel refuses the rule. Returns false if

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::hand_drain::{HandDrain, HandDrains};
 use crate::hash::{HashMap, HashSet};
@@ -270,6 +270,30 @@ impl NodeFacts {
     #[must_use]
     pub fn local_addresses(&self) -> &HashSet<IpAddr> {
         &self.local
+    }
+
+    /// The networks of a family in which this node's addresses serve NodePorts. One of length 0: all
+    /// of them do.
+    #[must_use]
+    pub fn node_port_networks(&self, settings: &Settings, family: Family) -> Vec<IpNet> {
+        let everything = match family {
+            Family::V4 => IpNet::V4(Ipv4Net::default()),
+            Family::V6 => IpNet::V6(Ipv6Net::default()),
+        };
+        let (own, chosen) = match &settings.node_port_addresses {
+            NodePortAddresses::Primary(besides) => (self.own_address(family), &besides[..]),
+            NodePortAddresses::Networks(chosen) => (None, &chosen[..]),
+            NodePortAddresses::All => (None, &[][..]),
+        };
+        if settings.node_port_addresses.are_all(family) {
+            return vec![everything];
+        }
+        let chosen = chosen.iter().filter(|net| Family::of_net(net) == family);
+        let mut networks: Vec<IpNet> = chosen.map(IpNet::trunc).collect();
+        networks.extend(own.map(IpNet::from));
+        networks.sort_unstable();
+        networks.dedup();
+        networks
     }
 
     /// The addresses of a family that serve node ports, in order.

@@ -7,12 +7,14 @@
 //! empty set matches nothing. So they are written once, and then only watched.
 //!
 //! Chains, jumps, comments and their order are kube-proxy's, so that taking over from it changes as
-//! little as possible, and what people know from runbooks stays true. Five things are ours: the way
+//! little as possible, and what people know from runbooks stays true. Six things are ours: the way
 //! to short circuits, refusing where there are no endpoints, source ranges for the node's own
-//! traffic, refusing inside local routes, and that node ports come after all other frontends.
+//! traffic, refusing inside local routes, letting in what is for a frontend, and that node ports come
+//! after all other frontends.
 //!
 //! Rules are held in the text that `iptables-save` 1.8 prints for them.
 
+mod access_filter;
 mod bound;
 mod chains;
 mod copies;
@@ -35,7 +37,7 @@ use crate::facts::{BoundAddresses, NodeFacts};
 use crate::hash::HashSet;
 use crate::mode::Mode;
 use crate::model::Family;
-use crate::settings::Settings;
+use crate::settings::{AcceptServiceTraffic, Settings};
 
 pub use chains::{SHORT_CIRCUIT_CHAIN, UNANSWERED};
 pub use jumps::{COPY_JUMPS, Jump, JumpDestination, JumpPlace, JumpStates, former_jumps, jumps};
@@ -75,6 +77,11 @@ pub struct RuleSetSettings {
     routes: Vec<IpNet>,
     /// The node's own addresses inside these, in order.
     own: Vec<IpAddr>,
+    /// Networks in which NodePorts are served, if new connections to frontends are let in; of length
+    /// 0: everywhere. None: the host's other rules decide about all frontends.
+    accepted_node_ports: Option<Vec<IpNet>>,
+    /// Port at which the health server listens on all addresses.
+    health_port: Option<u16>,
     /// Rules of iptables mode alone.
     optional: OptionalRules,
     /// Service addresses that are local although rules lead to Services.
@@ -209,6 +216,8 @@ impl RuleSet {
             short_circuit_network: None,
             routes: Vec::new(),
             own: Vec::new(),
+            accepted_node_ports: None,
+            health_port: None,
             optional: OptionalRules::default(),
             bound: None,
         };
@@ -423,6 +432,8 @@ impl RuleSetSettings {
             short_circuit_network: None,
             routes: Vec::new(),
             own: Vec::new(),
+            accepted_node_ports: None,
+            health_port: None,
             optional: OptionalRules::default(),
             bound: None,
         })
@@ -439,6 +450,18 @@ impl RuleSetSettings {
     #[must_use]
     pub fn with_short_circuit_network(self, network: Option<IpNet>) -> Self {
         Self { short_circuit_network: network.map(|net| net.trunc()), ..self }
+    }
+
+    /// The same, with new connections to frontends let in. NodePorts are served inside these networks.
+    #[must_use]
+    pub fn with_accepted_node_ports(self, networks: Option<Vec<IpNet>>) -> Self {
+        Self { accepted_node_ports: networks, ..self }
+    }
+
+    /// The same, with a health server that listens at this port of all addresses.
+    #[must_use]
+    pub fn with_health_port(self, port: Option<u16>) -> Self {
+        Self { health_port: port, ..self }
     }
 
     /// The same, with these local routes, all of the rules' family. `local` are the addresses of
@@ -471,6 +494,12 @@ impl RuleSetSettings {
             localhost_node_ports: settings.iptables_localhost_node_ports,
         });
         let rule_set = rule_set.with_bound(facts.bound(family).cloned());
+        let accepted = match settings.accept_service_traffic {
+            AcceptServiceTraffic::Always => Some(facts.node_port_networks(settings, family)),
+            AcceptServiceTraffic::Never => None,
+        };
+        let rule_set = rule_set.with_accepted_node_ports(accepted);
+        let rule_set = rule_set.with_health_port(settings.health_port);
         Ok(rule_set.with_routes(settings.routes(family), facts.local_addresses()))
     }
 }

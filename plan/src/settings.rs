@@ -52,6 +52,10 @@ pub struct Settings {
     /// True if a Service is served at its load balancer's address although another Node's status
     /// has it. That node is cut off from all others if the address is really its own.
     pub load_balancers_before_nodes: bool,
+    /// Whether the rules of mode ipvs let Service traffic in.
+    pub accept_service_traffic: AcceptServiceTraffic,
+    /// Port at which the health server listens on all addresses; none: it does not.
+    pub health_port: Option<u16>,
     /// Networks of the short circuits: see [`ShortCircuitNetworks`].
     pub short_circuit_networks: ShortCircuitNetworks,
     /// The networks of the short circuits that mode ipvs has, whatever the mode is: what it left inside
@@ -151,6 +155,17 @@ pub struct ShortCircuitNetworks {
     pub v6: Option<Ipv6Net>,
 }
 
+/// Choice whether the rules of mode ipvs let new connections to frontends in. There, unlike in the
+/// other modes, these pass INPUT before they are balanced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum AcceptServiceTraffic {
+    /// They are let in before the host's other rules, as if they did not pass INPUT.
+    #[default]
+    Always,
+    /// The host's other rules decide, as with kube-proxy.
+    Never,
+}
+
 /// Criterion by which traffic from this node's own pods is recognised.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum LocalDetection {
@@ -189,6 +204,8 @@ impl Settings {
             syn_copies: Vec::new(),
             external_ips: true,
             load_balancers_before_nodes: false,
+            accept_service_traffic: AcceptServiceTraffic::default(),
+            health_port: Some(10_256),
             short_circuit_networks: ShortCircuitNetworks::default(),
             ipvs_short_circuit_networks: ShortCircuitNetworks::default(),
             service_routes: Vec::new(),

@@ -28,7 +28,9 @@ pub(super) fn clean_up(configuration: &Configuration) -> anyhow::Result<()> {
         bail!("encountered an error while tearing down rules; the lines above say what is left");
     }
     if report.removed.is_empty() {
-        info!("nothing to remove: the kernel has no state of kube-proxy or kube-ipvs");
+        info!(
+            "nothing to remove: the kernel has no state that is known to be of kube-proxy or kube-ipvs"
+        );
     }
     Ok(())
 }

@@ -10,7 +10,8 @@ use plan::mode::Mode;
 use plan::model::Family;
 use plan::scheduler::SchedulerName;
 use plan::settings::{
-    KUBELET_PORT, Listener, LocalDetection, NodePortAddresses, Settings, ShortCircuitNetworks,
+    AcceptServiceTraffic, KUBELET_PORT, Listener, LocalDetection, NodePortAddresses, Settings,
+    ShortCircuitNetworks,
 };
 
 use super::document::{self, KubeProxyConfiguration};
@@ -408,6 +409,13 @@ fn settings(
         node_port_addresses: node_port_addresses(&document.node_port_addresses),
         exclude: networks(&document.ipvs.exclude_cidrs),
         listeners: listeners(document),
+        accept_service_traffic: match own.accept_service_traffic.as_str() {
+            "never" => AcceptServiceTraffic::Never,
+            _ => AcceptServiceTraffic::Always,
+        },
+        health_port: address::socket(&document.healthz_bind_address)
+            .filter(|socket| socket.ip().is_unspecified() && socket.port() > 0)
+            .map(|socket| socket.port()),
         external_ips: gates.is_enabled(EXTERNAL_IPS),
         ..Settings::new(node_name(&document.hostname_override)?)
     };

@@ -25,6 +25,7 @@ mod flows_move;
 mod handover;
 mod hints;
 mod host;
+mod host_firewall;
 mod iptables_mode;
 mod killed;
 mod lacking;

@@ -1,14 +1,22 @@
 use super::*;
 use crate::model::Node;
 use crate::settings::LocalDetection;
-use crate::settings::ShortCircuitNetworks;
+use crate::settings::{NodePortAddresses, ShortCircuitNetworks};
 
 /// Input of `iptables-restore` for IPv4 with default settings, nothing being there.
 const IPV4: &str = include_str!("ipv4.rules");
 
 fn mk_settings(family: Family, masquerade_all: bool, local: LocalTraffic) -> RuleSetSettings {
-    let settings = RuleSetSettings::new(masquerade_all, 14, local, true).unwrap();
-    settings.with_short_circuit_network(ShortCircuitNetworks::default().of(family))
+    complete(RuleSetSettings::new(masquerade_all, 14, local, true).unwrap(), family)
+}
+
+/// With what is there by default.
+fn complete(settings: RuleSetSettings, family: Family) -> RuleSetSettings {
+    let everywhere = NodeFacts::default().node_port_networks(&Settings::new("node1"), family);
+    settings
+        .with_short_circuit_network(ShortCircuitNetworks::default().of(family))
+        .with_accepted_node_ports(Some(everywhere))
+        .with_health_port(Some(10_256))
 }
 
 fn mk_rule_set() -> RuleSet {
@@ -37,10 +45,7 @@ fn mk_every_variant() -> Vec<(Family, RuleSetSettings)> {
             {
                 let settings =
                     RuleSetSettings::new(masquerade_all, bit, local.clone(), random_fully).unwrap();
-                variants.push((
-                    family,
-                    settings.with_short_circuit_network(ShortCircuitNetworks::default().of(family)),
-                ));
+                variants.push((family, complete(settings, family)));
             }
         }
     }
@@ -108,8 +113,6 @@ fn the_ipv6_rules_are_the_ipv4_rules_on_ipv6_sets() {
         .replace("--match-set KUBE-", "--match-set KUBE-6-")
         .replace("-s 127.0.0.0/8 ", "-s ::1/128 ")
         .replace("240.0.0.0/4", "feff::/16")
-        .replace("--to 0.0.0.0/8", "--to fefe::/16")
-        .replace("-d 0.0.0.0/8", "-d fefe::/16")
         .replace("--reject-with icmp-", "--reject-with icmp6-");
     // A set's name has at most 31 bytes.
     for cut in ["KUBE-6-LOAD-BALANCER-SOURCE-CIDR", "KUBE-6-NODE-PORT-LOCAL-SCTP-HASH"] {
@@ -153,18 +156,81 @@ fn nothing_is_masqueraded_for_being_remote_when_every_address_is_local() {
     let everything = LocalTraffic::Cidr("0.0.0.0/0".parse().unwrap());
     let rule_set = RuleSet::new(Family::V4, &mk_settings(Family::V4, false, everything));
     let mut expected = mk_rule_set();
-    expected.chains[0].rules.remove(1);
-    expected.chains[5].rules.insert(0, "-j NETMAP --to 240.0.0.0/4".to_owned());
-    expected.chains[6].rules.insert(0, "-j NETMAP --to 0.0.0.0/8".to_owned());
+    expected.chains[5].rules.insert(1, "-j NETMAP --to 240.0.0.0/4".to_owned());
     assert_eq!(rule_set, expected);
+}
+
+/// The network of the pods may contain the service range, or be it.
+#[test]
+fn the_nodes_own_connections_to_cluster_ips_are_masqueraded_whatever_is_inside_the_pods_network() {
+    let own = "-m comment --comment \"Kubernetes service cluster ip + port for masquerade purpose\" \
+               -m set --match-set KUBE-CLUSTER-IP src,dst -j KUBE-MARK-MASQ";
+    for net in ["10.0.0.0/8", "10.96.0.0/12", "0.0.0.0/0"].map(|it| it.parse::<IpNet>().unwrap()) {
+        for local in
+            [LocalTraffic::Cidr(net), LocalTraffic::ClusterCidr { cluster: net, node: None }]
+        {
+            let rule_set = RuleSet::new(Family::V4, &mk_settings(Family::V4, false, local));
+            assert!(rule_set.chains()[0].rules.iter().any(|rule| rule == own), "{net}");
+        }
+    }
+}
+
+#[test]
+fn frontends_are_left_to_the_hosts_rules_where_the_operator_wants_that() {
+    let filter = |settings: &RuleSetSettings| {
+        let rule_set = RuleSet::new(Family::V4, settings);
+        rule_set.chains().iter().find(|it| it.name == "KUBE-IPVS-FILTER").unwrap().rules.clone()
+    };
+    let accepting = mk_settings(Family::V4, false, LocalTraffic::Unknown);
+    assert_eq!(filter(&accepting).iter().filter(|rule| rule.ends_with("-j ACCEPT")).count(), 8);
+    let leaving = filter(&accepting.clone().with_accepted_node_ports(None));
+    assert!(leaving.iter().all(|rule| !rule.ends_with("-j ACCEPT")), "{leaving:#?}");
+    assert!(leaving[4].ends_with("! --match-set KUBE-IPVS-IPS dst -j RETURN"), "{leaving:#?}");
+
+    // Nothing else than a NodePort's own addresses, and those of the node inside a route.
+    let nodes: IpNet = "192.168.0.0/24".parse().unwrap();
+    let own = [[192, 168, 0, 11].into(), [10, 96, 7, 7].into()].into_iter().collect();
+    let routes = vec!["10.96.0.0/12".parse().unwrap()];
+    let routed = accepting.clone().with_routes(routes, &own);
+    let port =
+        "-p tcp -m set --match-set KUBE-NODE-PORT-TCP dst -m conntrack --ctstate NEW -j ACCEPT";
+    let position = |rules: &[String], rule: &str| rules.iter().position(|it| it == rule);
+    let rules = filter(&routed);
+    let at_own = position(&rules, &format!("-d 10.96.7.7/32 {port}")).unwrap();
+    assert!(at_own < position(&rules, "-d 10.96.7.7/32 -j RETURN").unwrap(), "{rules:#?}");
+    assert!(rules.iter().rposition(|it| it.contains("REJECT")) < position(&rules, port));
+    let rules = filter(&routed.with_accepted_node_ports(Some(vec![nodes])));
+    let ports: Vec<&String> = rules.iter().filter(|it| it.contains("NODE-PORT-TCP")).collect();
+    assert_eq!(ports, [&format!("-d 192.168.0.0/24 {port}")]);
+}
+
+#[test]
+fn node_ports_are_let_in_where_they_are_served() {
+    let mut settings = Settings::new("node1");
+    let networks = |settings: &Settings, facts: &NodeFacts| {
+        Family::BOTH.map(|family| {
+            let networks = facts.node_port_networks(settings, family).into_iter();
+            networks.map(|net| net.to_string()).collect::<Vec<_>>()
+        })
+    };
+    let unknown = NodeFacts::default();
+    assert_eq!(networks(&settings, &unknown), [["0.0.0.0/0"], ["::/0"]]);
+    let chosen: IpNet = "192.168.0.9/24".parse().unwrap();
+    settings.node_port_addresses = NodePortAddresses::Networks(vec![chosen]);
+    assert_eq!(networks(&settings, &unknown), [["192.168.0.0/24"], ["::/0"]]);
+    settings.node_port_addresses = NodePortAddresses::Primary(Vec::new());
+    assert_eq!(networks(&settings, &unknown), [[""; 0], []]);
+    let addresses = ["192.168.0.11", "fd00::11", "10.1.2.3"].map(|it| it.parse().unwrap());
+    let node = Node { addresses: addresses.to_vec(), ..Node::default() };
+    let known = NodeFacts::new(node, [], &settings);
+    assert_eq!(networks(&settings, &known), [["192.168.0.11/32"], ["fd00::11/128"]]);
 }
 
 #[test]
 fn the_mark_is_the_chosen_bit() {
     for (bit, mark) in [(0, "0x1"), (14, "0x4000"), (31, "0x80000000")] {
         let settings = RuleSetSettings::new(false, bit, LocalTraffic::Unknown, true).unwrap();
-        let settings =
-            settings.with_short_circuit_network(ShortCircuitNetworks::default().of(Family::V4));
+        let settings = complete(settings, Family::V4);
         let rule_set = RuleSet::new(Family::V4, &settings);
         assert_eq!(rule_set.first_input(), IPV4.replace("0x4000", mark));
     }
@@ -173,8 +239,7 @@ fn the_mark_is_the_chosen_bit() {
 #[test]
 fn random_ports_are_asked_for_where_iptables_knows_them() {
     let settings = RuleSetSettings::new(false, 14, LocalTraffic::Unknown, false).unwrap();
-    let settings =
-        settings.with_short_circuit_network(ShortCircuitNetworks::default().of(Family::V4));
+    let settings = complete(settings, Family::V4);
     let rule_set = RuleSet::new(Family::V4, &settings);
     assert_eq!(rule_set.first_input(), IPV4.replace(" --random-fully", ""));
 }
@@ -189,7 +254,10 @@ fn the_number_of_rules_is_the_same_for_all_settings() {
             LocalTraffic::ClusterCidr { .. } => 6,
             _ => 3,
         };
-        let expected = [14, 4, 6, 2, 1, ways, ways, 1, 3, 3, 1, 1, 3, 12, 0];
+        let by_network =
+            matches!(settings.local, LocalTraffic::Cidr(_) | LocalTraffic::ClusterCidr { .. });
+        let services = if by_network && !settings.masquerade_all { 14 } else { 13 };
+        let expected = [services, 4, 6, 2, 1, ways, 1, 3, 3, 1, 1, 3, 15, 0];
         assert_eq!(numbers, expected, "{family} {settings:?}");
     }
 }
@@ -197,9 +265,8 @@ fn the_number_of_rules_is_the_same_for_all_settings() {
 #[test]
 fn clients_are_led_to_short_circuits_by_what_tells_that_they_are_local() {
     let to_short_circuit = "-j NETMAP --to 240.0.0.0/4";
-    let node = ["-m addrtype --src-type LOCAL -j KUBE-MARK-MASQ".to_owned()]
-        .into_iter()
-        .chain([format!("-m addrtype --src-type LOCAL {to_short_circuit}")]);
+    let marked = "-m addrtype --src-type LOCAL -j KUBE-MARK-MASQ".to_owned();
+    let node = format!("-m addrtype --src-type LOCAL {to_short_circuit}");
     for (local, pods) in [
         (LocalTraffic::Unknown, None),
         (LocalTraffic::Cidr("10.244.0.0/16".parse().unwrap()), Some("-s 10.244.0.0/16 ")),
@@ -208,7 +275,8 @@ fn clients_are_led_to_short_circuits_by_what_tells_that_they_are_local() {
     ] {
         let rule_set = RuleSet::new(Family::V4, &mk_settings(Family::V4, false, local));
         let pods = pods.map(|from| format!("{from}{to_short_circuit}"));
-        let expected: Vec<String> = pods.into_iter().chain(node.clone()).collect();
+        let own = [marked.clone()].into_iter();
+        let expected: Vec<String> = own.chain(pods).chain([node.clone()]).collect();
         assert_eq!(rule_set.chains()[5].rules, expected);
     }
 }
@@ -222,8 +290,8 @@ fn pods_that_may_be_another_nodes_are_masqueraded_on_the_way_to_a_short_circuit(
         let routes = routes.iter().copied().map(net).collect();
         let rule_set = RuleSet::new(Family::V4, &settings.with_routes(routes, &HashSet::default()));
         let rules = &rule_set.chains()[5].rules;
-        let (pods, node) = rules.split_at(rules.len() - 2);
-        assert!(node.iter().all(|rule| rule.starts_with("-m addrtype --src-type LOCAL ")));
+        let [marked, pods @ .., node] = &rules[..] else { panic!("{rules:?}") };
+        assert!([marked, node].iter().all(|it| it.starts_with("-m addrtype --src-type LOCAL ")));
         pods.to_vec()
     };
     let bound = "-m set --match-set KUBE-IPVS-IPS dst -j NETMAP --to 240.0.0.0/4";

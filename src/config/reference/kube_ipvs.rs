@@ -8,7 +8,18 @@ use super::{Setting, field};
 
 /// The fields of our own document. Its flags apply together with `--config`: kube-proxy has none by
 /// these names.
-pub const OWN_FIELDS: [Setting; 28] = [
+pub const OWN_FIELDS: [Setting; 29] = [
+    field(
+        "acceptServiceTraffic",
+        "string",
+        DoesIn(
+            Mode::Ipvs,
+            "New connections to Services in INPUT, which they pass in mode ipvs alone: always (let \
+             in before the host's own rules, as far as spec.loadBalancerSourceRanges and endpoints \
+             allow; nothing else is) or never (the host's rules decide, as with kube-proxy: a \
+             policy of DROP cuts pods and clients off). docs/kernel-use.md has the rules",
+        ),
+    ),
     field("apiVersion", "string", Does("Must be kube-ipvs.io/v1alpha1")),
     field(
         "cleanupOtherModes",

@@ -38,6 +38,8 @@ pub fn validate_own(
     document: &KubeProxyConfiguration,
 ) -> Vec<Violation> {
     let mut found = KubeIpvsViolations(Vec::new());
+    let accept = &own.accept_service_traffic;
+    found.one_of("acceptServiceTraffic", accept, &["always", "never"]);
     found.one_of("followNodes", &own.follow_nodes, &["auto", "always", "never"]);
     found.one_of("consolePage", &own.console_page, &["off", "loopback", "network"]);
     found.one_of("iptablesVariant", &own.iptables_variant, &["auto", "nft", "legacy"]);

@@ -12,9 +12,10 @@ use std::process;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use netlink::Namespace;
+use plan::facts::NodeFacts;
 use plan::rule_set::{ChainDifference, LocalTraffic, RuleSetSettings};
 use plan::sets::{SetId, SetType};
-use plan::settings::ShortCircuitNetworks;
+use plan::settings::{Settings, ShortCircuitNetworks};
 
 use super::super::*;
 
@@ -97,9 +98,15 @@ fn mk_every_rule_set(family: Family) -> Vec<RuleSet> {
     ]);
     let rule_set = |(masquerade_all, bit, local, random_fully)| {
         let settings = RuleSetSettings::new(masquerade_all, bit, local, random_fully).unwrap();
-        let networks = ShortCircuitNetworks::default().of(family);
-        [settings.clone(), settings.with_short_circuit_network(networks)]
-            .map(|it| RuleSet::new(family, &it))
+        let network = ShortCircuitNetworks::default().of(family);
+        let everywhere = NodeFacts::default().node_port_networks(&Settings::new("node1"), family);
+        let complete = settings
+            .clone()
+            .with_short_circuit_network(network)
+            .with_accepted_node_ports(Some(everywhere))
+            .with_health_port(Some(10_256));
+        let restricted = settings.clone().with_accepted_node_ports(Some(vec![node]));
+        [settings, complete, restricted].map(|it| RuleSet::new(family, &it))
     };
     variants.into_iter().flat_map(rule_set).collect()
 }
