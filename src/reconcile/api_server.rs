@@ -40,15 +40,13 @@ pub(super) async fn give_up_addresses(
             continue;
         }
         // The node's own connections meet a virtual server wherever its address is.
-        let ops = [
+        let ops = vec![
             Op::RemoveEntry(set(SetKind::ShortCircuit), entry),
-            Op::RemoveEntry(set(SetKind::SpareShortCircuit), entry),
             Op::UnbindAddress(server.ip()),
             Op::RemoveVirtualServer(frontend),
         ];
-        let ops: Vec<Op> = ops.into();
         let results = cx.kernel.call(move |kernel| kernel.apply(&ops)).await?;
-        match results.get(2) {
+        match results.get(1) {
             Some(Err(refusal)) => {
                 warn!(
                     "cannot take the API server's address {} off kube-ipvs0: {refusal}",

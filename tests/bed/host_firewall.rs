@@ -103,8 +103,8 @@ fn shell(bed: &Bed, script: &str) {
 fn services_are_served_behind_a_firewall_of_the_node_and_nothing_else_is_let_in() {
     for closing in [POLICY, CLOSING] {
         let bed = Bed::new();
-        let sockets =
-            ["0.0.0.0", "::"].map(|address| (Protocol::Tcp, SocketAddr::from((ip(address), OWN_PORT))));
+        let sockets = ["0.0.0.0", "::"]
+            .map(|address| (Protocol::Tcp, SocketAddr::from((ip(address), OWN_PORT))));
         let _daemon = Server::bind(bed.node(), "exporter", &sockets).unwrap();
         shell(&bed, &format!("{FIREWALL}\n{closing}"));
         for service in services(&bed) {
