@@ -123,6 +123,8 @@ pub(super) struct Parts<K> {
     pub(super) localhost: NodePortsOnLocalhost,
     /// Reason for which the mode is not the preferred one; none: it is.
     pub(super) fallen_back: Option<FallenBack>,
+    /// Limits of the host that Services feel, in words.
+    pub(super) limits: Vec<String>,
     pub(super) source: Source,
     /// Pages of the operator's console, for the metrics server.
     pub(super) pages: Router,
@@ -178,7 +180,7 @@ async fn serve_at_work(
         () = shutdown.requested() => return Ok(Ended::Shutdown),
         ready = get_ready(configuration, &threads, at_work) => ready.map_err(TenureError::NotReady)?,
     };
-    let Host { configuration, fallen_back, backends, mut linux } = host;
+    let Host { configuration, fallen_back, backends, mut linux, limits } = host;
     let settings = Settings {
         localhost_node_ports: configuration.localhost_node_ports,
         ..configuration.settings.clone()
@@ -232,6 +234,7 @@ async fn serve_at_work(
         relay: relay.clone(),
         localhost: localhost.clone(),
         fallen_back,
+        limits,
         source,
         pages,
         inquiries,
@@ -319,6 +322,7 @@ impl<K: Kernel + 'static> Parts<K> {
         let can_go_back = former.as_ref().is_some_and(|former| !former.has_failed);
         let held_up = held_up::for_too_long(reconciler.status(), can_go_back);
         record_start(&recorder, former.as_ref());
+        record_limits(&recorder, self.limits);
         let former_mode = FormerMode {
             settings: chosen,
             former,
@@ -483,6 +487,20 @@ fn record_start(recorder: &EventRecorder, former: Option<&Former>) {
             reason: "Starting",
             action: "StartKubeProxy",
             note: String::new(),
+            extent: Extent::ThisNode,
+        });
+    }
+}
+
+/// Records what this host lacks.
+fn record_limits(recorder: &EventRecorder, limits: Vec<String>) {
+    for note in limits {
+        recorder.record(NewEvent {
+            regarding: Regarding::Node,
+            severity: Severity::Warning,
+            reason: "HostLimited",
+            action: "PrepareHost",
+            note,
             extent: Extent::ThisNode,
         });
     }
