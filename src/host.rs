@@ -59,6 +59,8 @@ pub(crate) struct Host {
     pub(crate) backends: HashMap<Family, Backend>,
     /// Its kernel.
     pub(crate) linux: Linux,
+    /// Limits of the host that Services feel, in words. Each has been logged.
+    pub(crate) limits: Vec<String>,
 }
 
 /// Host whose abilities are known. Nothing was changed but what a probe makes.
@@ -112,21 +114,22 @@ pub(crate) fn prepare(configuration: &Configuration, served: &[Family]) -> anyho
     let examined = examine(configuration)?;
     examined.keeps(served)?;
     let Examined { configuration, fallen_back, dropped_families, rules } = examined;
+    let mut limits = Vec::new();
     let settings = Settings {
         random_fully: rules.values().all(Rules::random_fully),
         ..configuration.settings.clone()
     };
     let backends = rules.iter().map(|(family, rules)| (*family, rules.backend())).collect();
     let (settings, linux) = match settings.mode {
-        Mode::Ipvs => prepare_ipvs(&configuration, settings, rules)?,
-        Mode::Userspace => prepare_userspace(&configuration, settings, rules)?,
-        Mode::Iptables => prepare_iptables(&configuration, settings, rules)?,
+        Mode::Ipvs => prepare_ipvs(&configuration, settings, rules, &mut limits)?,
+        Mode::Userspace => prepare_userspace(&configuration, settings, rules, &mut limits)?,
+        Mode::Iptables => prepare_iptables(&configuration, settings, rules, &mut limits)?,
     };
     if let Some(warning) = local_ports::warning(Path::new(sysctl::ROOT)) {
         warn!("{warning}");
     }
     let configuration = Configuration { settings, ..configuration };
-    Ok(Host { configuration, fallen_back, dropped_families, backends, linux })
+    Ok(Host { configuration, fallen_back, dropped_families, backends, linux, limits })
 }
 
 /// Checks that the host can be prepared for a configuration, while it serves with another one.
@@ -234,13 +237,14 @@ fn prepare_ipvs(
     configuration: &Configuration,
     mut settings: Settings,
     rules: HashMap<Family, Rules>,
+    limits: &mut Vec<String>,
 ) -> anyhow::Result<(Settings, Linux)> {
     let proc_sys = Path::new(sysctl::ROOT);
     let arp = configuration.service_addresses_arp;
     let wanted = wanted_sysctls(configuration);
     let mut failed = sysctls::set(proc_sys, &wanted);
     let of_estimators = sysctls::set_estimators(proc_sys, &configuration.estimators);
-    failed.extend(sysctls::track_connections(&configuration.conntrack));
+    failed.extend(sysctls::track_connections(&configuration.conntrack, limits));
     if !failed.is_empty() {
         bail!("{}", failed.join("\n"));
     }
@@ -300,6 +304,7 @@ fn prepare_iptables(
     configuration: &Configuration,
     mut settings: Settings,
     rules: HashMap<Family, Rules>,
+    limits: &mut Vec<String>,
 ) -> anyhow::Result<(Settings, Linux)> {
     let proc_sys = Path::new(sysctl::ROOT);
     let mut wanted = wanted_sysctls(configuration);
@@ -310,7 +315,7 @@ fn prepare_iptables(
     }
     let mut failed = sysctls::set(proc_sys, &wanted);
     // Before the sysctl is read that decides about invalid packets.
-    failed.extend(sysctls::track_connections(&configuration.conntrack));
+    failed.extend(sysctls::track_connections(&configuration.conntrack, limits));
     if !failed.is_empty() {
         bail!("{}", failed.join("\n"));
     }
@@ -371,6 +376,7 @@ fn prepare_userspace(
     configuration: &Configuration,
     mut settings: Settings,
     rules: HashMap<Family, Rules>,
+    limits: &mut Vec<String>,
 ) -> anyhow::Result<(Settings, Linux)> {
     let proc_sys = Path::new(sysctl::ROOT);
     let mut wanted = wanted_sysctls(configuration);
@@ -379,7 +385,7 @@ fn prepare_userspace(
         settings.syn_copies = possible_syn_copies(&rules);
     }
     let mut failed = sysctls::set(proc_sys, &wanted);
-    failed.extend(sysctls::track_connections(&configuration.conntrack));
+    failed.extend(sysctls::track_connections(&configuration.conntrack, limits));
     if !failed.is_empty() {
         bail!("{}", failed.join("\n"));
     }

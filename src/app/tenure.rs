@@ -127,6 +127,8 @@ pub(super) struct Parts<K> {
     pub(super) fallen_back: Option<FallenBack>,
     /// Reasons for which families are not served that the kernel has, in words.
     pub(super) dropped_families: Vec<String>,
+    /// Limits of the host that Services feel, in words.
+    pub(super) limits: Vec<String>,
     pub(super) source: Source,
     /// Pages of the operator's console, for the metrics server.
     pub(super) pages: Router,
@@ -194,7 +196,7 @@ async fn serve_at_work(
         () = shutdown.requested() => return Ok(Ended::Shutdown),
         ready = get_ready(configuration, served, &threads, at_work) => ready.map_err(TenureError::NotReady)?,
     };
-    let Host { configuration, fallen_back, dropped_families, backends, mut linux } = host;
+    let Host { configuration, fallen_back, dropped_families, backends, mut linux, limits } = host;
     families.clone_from(&configuration.settings.families);
     let settings = Settings {
         localhost_node_ports: configuration.localhost_node_ports,
@@ -248,6 +250,7 @@ async fn serve_at_work(
         localhost: localhost.clone(),
         fallen_back,
         dropped_families,
+        limits,
         source,
         pages,
         inquiries,
@@ -338,6 +341,7 @@ impl<K: Kernel + 'static> Parts<K> {
         record_start(&recorder, former.as_ref());
         mode::report_dropped(&self.dropped_families, &recorder);
         measured.own.set_families(&chosen.families);
+        record_limits(&recorder, self.limits);
         let former_mode = FormerMode {
             settings: chosen,
             former,
@@ -513,6 +517,20 @@ fn record_start(recorder: &EventRecorder, former: Option<&Former>) {
             reason: "Starting",
             action: "StartKubeProxy",
             note: String::new(),
+            extent: Extent::ThisNode,
+        });
+    }
+}
+
+/// Records what this host lacks.
+fn record_limits(recorder: &EventRecorder, limits: Vec<String>) {
+    for note in limits {
+        recorder.record(NewEvent {
+            regarding: Regarding::Node,
+            severity: Severity::Warning,
+            reason: "HostLimited",
+            action: "PrepareHost",
+            note,
             extent: Extent::ThisNode,
         });
     }

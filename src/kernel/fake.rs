@@ -256,7 +256,7 @@ impl Kernel for Fake {
         };
         Ok(Listing {
             virtual_servers: actual.virtual_servers.iter().map(listed).collect(),
-            table: None,
+            order: Arc::default(),
         })
     }
 

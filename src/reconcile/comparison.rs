@@ -207,9 +207,7 @@ async fn compare_frontends(cx: &mut Context, writer: &mut Writer) -> Result<Comp
     let is_pending = |it: &&Frontend| retry_queue.contains(&Subject::VirtualServer(**it));
     let mut wrong: Vec<Frontend> = wrong.filter(|it| !is_pending(it)).copied().collect();
     wrong.sort_unstable();
-    if let Some(table) = listing.table {
-        table.sort_for_return(&mut wrong);
-    }
+    listing.sort_for_return(&mut wrong);
     // Without the API server nothing on this node can follow the cluster.
     let is_other = |it: &Frontend| !desired.owner(it).is_some_and(ServiceName::is_api_server);
     wrong.sort_by_key(is_other);

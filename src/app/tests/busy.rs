@@ -136,6 +136,7 @@ fn health_and_metrics_are_answered_in_the_middle_of_a_round_with_a_very_large_se
             localhost: NodePortsOnLocalhost::new(Duration::ZERO).unwrap(),
             fallen_back: None,
             dropped_families: Vec::new(),
+            limits: Vec::new(),
             source: Source::Manifests(source),
             pages: axum::Router::new(),
             route_watch: RouteWatch {
