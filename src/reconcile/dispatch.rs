@@ -155,7 +155,8 @@ fn missing<'a>(families: impl Iterator<Item = &'a Family>, retry_queue: &RetryQu
 }
 
 /// Reports that the kernel is as it should be, as far as it let us.
-pub(super) fn report_in_sync(cx: &Context, writer: &Writer) {
+pub(super) fn report_in_sync(cx: &mut Context, writer: &Writer) {
+    cx.observer.in_sync();
     cx.status.send_modify(|status| status.in_sync_once = true);
     info!(pending_retries = writer.retry_queue().len(), "in sync with the kernel");
 }

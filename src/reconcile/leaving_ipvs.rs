@@ -380,7 +380,7 @@ async fn drain(
     if n_found > 0 && !found.has_routes() {
         for set in Family::BOTH.into_iter().flat_map(SetId::all) {
             if ADMITTING.contains(&set.kind) {
-                let ops = found.excess_entries(set, cx.planner.desired(), &settings);
+                let ops = found.excess_entries(set, usize::MAX, cx.planner.desired(), &settings);
                 writer.apply(cx, ops, Basis::Reading).await?;
             }
         }
