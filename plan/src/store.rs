@@ -53,6 +53,8 @@ pub struct Store {
     dirty: Queue,
     /// The families whose rules have become different, and since when.
     dirty_rules: BTreeMap<Family, u64>,
+    /// Number of Services with a cluster address, by family.
+    n_clustered: [usize; 2],
     /// Number of endpoints of all service ports, by family; not counted in ipvs mode.
     n_endpoints: [usize; 2],
 }
@@ -228,6 +230,7 @@ impl Store {
         if record.service.as_ref() == Some(&service) {
             return;
         }
+        count_families(&mut self.n_clustered, record.service.as_deref(), Some(&service));
         match &record.service {
             Some(former) => self.index.remove(former, &settings.short_circuit_networks),
             None => drop(self.names.insert(service.name.clone())),
@@ -243,6 +246,7 @@ impl Store {
         let Some(record) = self.records.get_mut(name) else { return };
         let Some(former) = record.service.take() else { return };
         self.names.remove(name);
+        count_families(&mut self.n_clustered, Some(&former), None);
         self.index.remove(&former, &settings.short_circuit_networks);
         self.dirty.push(name.clone());
         self.count_endpoints(name, settings);
@@ -509,6 +513,16 @@ impl Record {
         if let Ok(at) = self.place(name) {
             self.slices.remove(at);
         }
+    }
+}
+
+/// Counts a Service by the families of its cluster addresses: as it was, and as it is.
+fn count_families(counts: &mut [usize; 2], former: Option<&Service>, new: Option<&Service>) {
+    let has = |service: Option<&Service>, family| {
+        usize::from(service.is_some_and(|it| it.cluster_address(family).is_some()))
+    };
+    for (family, count) in Family::BOTH.into_iter().zip(counts) {
+        *count = *count + has(new, family) - has(former, family);
     }
 }
 

@@ -74,6 +74,10 @@ impl Observer for Observers {
         self.each(|observer| observer.written(write));
     }
 
+    fn in_sync(&mut self) {
+        self.each(|observer| observer.in_sync());
+    }
+
     fn rules_counted(&mut self, count: &RuleCount) {
         self.each(|observer| observer.rules_counted(count));
     }

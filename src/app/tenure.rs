@@ -1,11 +1,12 @@
 //! A tenure: the time that the program serves in one mode, with one configuration.
 //!
 //! All that serves is made for a tenure and ends with it: threads, the source, the planner, the
-//! kernel's worker, the servers, the metrics. So a switch is a restart, but for the process.
+//! kernel's worker, the metrics. So a switch is a restart, but for the process and its listeners.
 //! [`Program`] is what stays.
 
 use std::convert::Infallible;
 use std::future::Future;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, bail};
@@ -16,6 +17,7 @@ use plan::model::Family;
 use plan::planner::Planner;
 use plan::settings::Settings;
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
@@ -30,6 +32,7 @@ use super::observers::{EventObserver, Observers};
 use super::relay::RunningRelay;
 use super::service_routes::{self, RouteWatch};
 use super::service_traffic::ServiceTrafficCycle;
+use super::serving::ServingThread;
 use super::signals::{Orders, Shutdown};
 use super::source::Source;
 use super::threads::TaskThread;
@@ -71,7 +74,11 @@ pub(super) struct Program {
     /// The relay of mode userspace, once that has been served in: its connections outlive the mode.
     pub(super) relay: Option<RunningRelay>,
     pub(super) localhost: NodePortsOnLocalhost,
+    /// Health, metrics and health checks of Services.
+    pub(super) serving: Arc<ServingThread>,
     pub(super) orders: Orders,
+    /// Time at which `serviceRoutes: auto` chose otherwise the last time.
+    pub(super) last_rerouting: Option<tokio::time::Instant>,
 }
 
 /// Longest time for which the end of the program waits for the end of its threads.
@@ -103,8 +110,8 @@ pub(super) enum TenureError {
 
 /// Threads that run beside the event loop, however busy the loop is.
 pub(super) struct Threads {
-    /// Health, metrics and health checks of Services.
-    serving: TaskThread,
+    /// Health, metrics and health checks of Services, for all tenures.
+    serving: Arc<ServingThread>,
     /// The client of the API server, decoding and conversion, Events.
     source: TaskThread,
     /// The operator's console.
@@ -174,9 +181,10 @@ async fn serve_at_work(
     program: &mut Program,
     at_work: &AtWork,
 ) -> Result<Ended, TenureError> {
-    let threads = Threads::start(at_work)
+    let threads = Threads::start(at_work, Arc::clone(&program.serving))
         .context("start the threads beside the event loop")
         .map_err(TenureError::NotReady)?;
+    let last_change = program.last_rerouting;
     let Program {
         arguments,
         configured,
@@ -187,6 +195,7 @@ async fn serve_at_work(
         relay,
         localhost,
         orders,
+        ..
     } = program;
     // A mode that is gone back to serves what it can.
     let is_new = former.as_ref().is_some_and(|former| !former.has_failed);
@@ -239,6 +248,7 @@ async fn serve_at_work(
         cluster: source.cluster_questions(threads.source.handle()),
         inquiries: inquiries.clone(),
         has_failed: former.as_ref().is_some_and(|former| former.has_failed),
+        last_change,
     };
     let parts = Parts {
         route_watch,
@@ -317,18 +327,21 @@ impl<K: Kernel + 'static> Parts<K> {
         let (following, set_verbosity) = (source.following(), self.set_verbosity);
         let options =
             serving::options(&configuration, &settings, following, set_verbosity, self.pages)?;
-        let servers = Servers::new(options, failures)?;
+        let serving = &threads.serving;
+        let servers = Servers::new(options, failures, Arc::clone(&serving.listeners))?;
         let recorder = source.event_recorder(&settings.node_name, &threads.source);
         let is_relayed = settings.mode == Mode::Userspace;
         let serving_relay = relay.clone().filter(|_| is_relayed);
         let all = observe(self.observers, &servers, &recorder, &settings, &self.localhost)?;
         let health = servers.health();
         source.mark_not_leaving(&health);
+        let followed = serving::report_followed(source.client_metrics(), health.clone());
+        threads.source.spawn(followed);
         let measured = servers.metrics();
         measure(&measured, &configuration, &settings, &source, relay.as_ref())?;
         let (inquiries, stages) = (self.inquiries, measured.own.stages.clone());
         let cycle = ServiceTrafficCycle::new(&configuration, from, &measured, inquiries, at_work)?;
-        threads.serving.spawn(cycle.run());
+        threads.console.spawn(cycle.run());
         let kernel = KernelHandle::start_holding(kernel, stages, at_work.clone())
             .context("start the kernel worker")?;
         let routes = !settings.service_routes.is_empty();
@@ -379,6 +392,9 @@ impl<K: Kernel + 'static> Parts<K> {
             at_work: at_work.clone(),
         };
         let changed = changes.next(cx, rejected);
+        // It ends with the tenure; the listeners do not.
+        let mut served = JoinSet::new();
+        served.spawn_on(servers.run(), serving.thread.handle());
         tokio::spawn(former_mode.run());
         tokio::spawn(report_failures(failed, recorder.clone()));
         threads.source.spawn(source.run(events));
@@ -393,7 +409,7 @@ impl<K: Kernel + 'static> Parts<K> {
                 ended.context("run the input pump")??;
                 bail!("the source of Services has ended, which is a bug; please report the log above")
             }
-            ended = threads.serving.spawn(servers.run()) => {
+            Some(ended) = served.join_next() => {
                 return give_up(ended.context("serve health and metrics")?, &recorder).await;
             }
             problem = held_up => return Ok(Ended::HeldUp(problem)),
@@ -408,9 +424,9 @@ impl<K: Kernel + 'static> Parts<K> {
 // === impl Threads ===
 
 impl Threads {
-    pub(super) fn start(at_work: &AtWork) -> std::io::Result<Self> {
+    pub(super) fn start(at_work: &AtWork, serving: Arc<ServingThread>) -> std::io::Result<Self> {
         Ok(Self {
-            serving: TaskThread::start("serving", at_work.clone())?,
+            serving,
             source: TaskThread::start("source", at_work.clone())?,
             console: TaskThread::start("console", at_work.clone())?,
         })

@@ -286,6 +286,8 @@ pub enum RefusalClass {
     NotPermitted,
     /// The kernel lacks the feature or the module.
     NotSupported,
+    /// The programs that write rules are not installed, or cannot work: no lock file, no table.
+    NotInstalled,
     /// The kernel lacks the scheduler that a virtual server is to have.
     NoScheduler,
     /// Anything else.
@@ -316,6 +318,7 @@ impl RefusalClass {
             Self::Exhausted => " (kube-ipvs retries it)",
             Self::NotPermitted => " (the capability CAP_NET_ADMIN is needed)",
             Self::NotSupported => " (the kernel lacks the feature, or its module)",
+            Self::NotInstalled => " (no rule of this family can be written)",
             Self::NoScheduler => " (the kernel lacks the scheduler; the default is used)",
             Self::Other => "",
         }

@@ -160,7 +160,8 @@ fn missing<'a>(families: impl Iterator<Item = &'a Family>, retry_queue: &RetryQu
 }
 
 /// Reports that the kernel is as it should be, as far as it let us.
-pub(super) fn report_in_sync(cx: &Context, writer: &Writer) {
+pub(super) fn report_in_sync(cx: &mut Context, writer: &Writer) {
+    cx.observer.in_sync();
     // In modes of rules, `Leading` says when these lead.
     let is_carried = !cx.leads_by_rules();
     cx.status.send_modify(|status| {

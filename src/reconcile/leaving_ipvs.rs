@@ -395,7 +395,8 @@ async fn drain(
     if n_found > 0 && !found.has_routes() {
         for set in Family::BOTH.into_iter().flat_map(SetId::all) {
             if ADMITTING.contains(&set.kind) {
-                let mut ops = found.excess_entries(set, cx.planner.desired(), &settings);
+                let mut ops =
+                    found.excess_entries(set, usize::MAX, cx.planner.desired(), &settings);
                 ops.retain(|op| is_of_led(op, unled, &cx.planner));
                 writer.apply(cx, ops, Basis::Reading).await?;
             }

@@ -385,5 +385,6 @@ fn the_image_is_put_where_kube_proxy_is_and_a_rollout_waits_for_it() {
     assert!(page.contains(&format!(" {}=registry.example/kube-ipvs", container.name)));
     assert_eq!(container.image, None, "`kubectl set image` is the way, and the way back");
     let probe = container.readiness_probe.as_ref().unwrap().http_get.as_ref().unwrap();
-    assert_eq!(probe.path.as_deref(), Some("/healthz"));
+    assert_eq!(probe.path.as_deref(), Some("/readyz"));
+    assert!(page.contains("\"readinessProbe\":null"), "the way back takes the probe out");
 }

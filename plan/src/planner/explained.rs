@@ -179,6 +179,12 @@ impl Planner {
         self.store.names(after).take(most).cloned().collect()
     }
 
+    /// Number of Services with a cluster address of a family.
+    #[must_use]
+    pub fn n_services_of(&self, family: Family) -> usize {
+        self.store.n_services_of(family)
+    }
+
     /// Number of Services.
     #[must_use]
     pub fn n_services(&self) -> usize {

@@ -184,7 +184,7 @@ pub const FIELDS: [Setting; 63] = [
     field(
         "healthzBindAddress",
         "address:port",
-        Does("Address and port of the health server (/healthz, /livez)"),
+        Does("Address and port of the health server (/healthz, /livez, /readyz)"),
     )
     .flag("healthz-bind-address", "ADDRESS:PORT", Serving),
     field(

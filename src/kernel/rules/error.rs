@@ -280,9 +280,10 @@ impl Cause {
         match self {
             Self::Busy | Self::Memory => RefusalClass::Exhausted,
             Self::NotPermitted => RefusalClass::NotPermitted,
-            Self::NoTable | Self::NoExtension | Self::NotInstalled => RefusalClass::NotSupported,
+            Self::NoExtension => RefusalClass::NotSupported,
+            Self::NoTable | Self::NoLock | Self::NotInstalled => RefusalClass::NotInstalled,
             Self::NoChain | Self::InUse => RefusalClass::Conflict,
-            Self::NoLock | Self::NoSet | Self::ForeignRules | Self::Other => RefusalClass::Other,
+            Self::NoSet | Self::ForeignRules | Self::Other => RefusalClass::Other,
         }
     }
 
