@@ -183,10 +183,8 @@ impl Subject {
 // === impl Phase ===
 
 impl Phase {
-    /// The last one of each stage but the last. What an operation needs is confirmed in an earlier
-    /// stage: entries, virtual servers with their real servers, addresses, the way to short circuits,
-    /// and what is taken away that clients were led to.
-    pub const STAGES: [Self; 5] = [Self(4), Self(6), Self(7), Self(9), Self(12)];
+    /// The last one before anything is taken away that clients may be led to.
+    pub const LED_OFF: Self = Self(9);
 }
 
 impl fmt::Display for Op {

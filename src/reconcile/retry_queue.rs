@@ -2,11 +2,9 @@
 //! succeeded. So has a virtual server that could not be read.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::time::Duration;
 
-use plan::kernel_objects::Frontend;
-use plan::model::{Family, Protocol};
+use plan::model::Family;
 use plan::op::{Op, Subject};
 use tokio::time::Instant;
 
@@ -29,10 +27,6 @@ pub struct RetryQueue {
     prerequisites: BTreeSet<Subject>,
     /// Pending entries that lead clients from a frontend to its short circuit.
     leading: BTreeSet<Subject>,
-    /// Frontends whose virtual servers could not be made.
-    missing: BTreeSet<Frontend>,
-    /// Pending subjects that wait for others, by those.
-    dependents: BTreeMap<Subject, BTreeSet<Subject>>,
     /// Number of pending changes of chains that nothing about the chain stands in the way of.
     withheld_chains: BTreeMap<Family, usize>,
     /// Number of pending retries, by the class of the refusal; no zeros.
@@ -63,24 +57,16 @@ impl RetryQueue {
         is_news
     }
 
-    /// Records an operation that was not tried, because a pending subject has to come first. It is
-    /// due when that one is, and when that one is resolved.
-    pub fn wait_for(&mut self, op: Op, awaited: Subject) {
-        let Some(due) = self.due_time(&awaited) else { return };
+    /// Records an operation that was not tried, because another one has to come first. It is due
+    /// when that one is.
+    pub fn wait(&mut self, op: Op, reason: Refusal, due: Instant) {
         let attempts = self.take(&op.subject()).map_or(0, |former| former.attempts);
-        self.dependents.entry(awaited).or_default().insert(op.subject());
-        let reason = format!("waits for {awaited}, which has to come first");
-        self.put(due, Pending { op, refusal: Refusal::new(RefusalClass::Other, reason), attempts });
+        self.put(due, Pending { op, refusal: reason, attempts });
     }
 
-    /// Removes a subject, which has its desired state, and brings the retries forward that wait for
-    /// it. Returns true if a retry was pending.
-    pub fn resolve(&mut self, subject: &Subject, now: Instant) -> bool {
-        let was_pending = self.take(subject).is_some();
-        for dependent in self.dependents.remove(subject).unwrap_or_default() {
-            self.retry_now(&dependent, now);
-        }
-        was_pending
+    /// Removes a subject, which has its desired state. Returns true if a retry was pending.
+    pub fn resolve(&mut self, subject: &Subject) -> bool {
+        self.take(subject).is_some()
     }
 
     /// True if a retry is pending for a subject.
@@ -151,12 +137,6 @@ impl RetryQueue {
         self.leading.iter().filter_map(|subject| Some((subject, self.pending.get(subject)?)))
     }
 
-    /// Returns the frontends at an address whose virtual servers could not be made, in order.
-    pub fn missing_at(&self, address: IpAddr) -> impl Iterator<Item = Frontend> {
-        let first = Frontend { address, protocol: Protocol::Tcp, port: 0 };
-        self.missing.range(first..).take_while(move |it| it.address == address).copied()
-    }
-
     /// Returns the number of pending retries by the class of the refusal, without classes that have
     /// none.
     pub fn classes(&self) -> impl Iterator<Item = (RefusalClass, usize)> {
@@ -183,9 +163,6 @@ impl RetryQueue {
         if pending.op.leads_to_short_circuits() {
             self.leading.insert(subject);
         }
-        if let Op::CreateVirtualServer(frontend, _) = &pending.op {
-            self.missing.insert(*frontend);
-        }
         if let Some(family) = withheld(&pending.op, pending.refusal.class) {
             *self.withheld_chains.entry(family).or_default() += 1;
         }
@@ -197,9 +174,6 @@ impl RetryQueue {
         let pending = self.pending.remove(subject)?;
         self.prerequisites.remove(subject);
         self.leading.remove(subject);
-        if let Subject::VirtualServer(frontend) = subject {
-            self.missing.remove(frontend);
-        }
         let class = pending.refusal.class;
         if let Some(family) = withheld(&pending.op, class)
             && let Some(count) = self.withheld_chains.get_mut(&family)
@@ -250,6 +224,8 @@ pub(super) fn delay(class: RefusalClass, attempts: u32) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
 
     fn refusal(class: RefusalClass) -> Refusal {
@@ -290,8 +266,8 @@ mod tests {
         assert!(retry_queue.record(bind(), refusal(RefusalClass::Other), now));
         assert!(!retry_queue.record(bind(), refusal(RefusalClass::Other), now));
         assert!(retry_queue.record(bind(), refusal(RefusalClass::NotPermitted), now));
-        assert!(retry_queue.resolve(&bind().subject(), now));
-        assert!(retry_queue.is_empty() && !retry_queue.resolve(&bind().subject(), now));
+        assert!(retry_queue.resolve(&bind().subject()));
+        assert!(retry_queue.is_empty() && !retry_queue.resolve(&bind().subject()));
     }
 
     #[test]
@@ -317,7 +293,7 @@ mod tests {
             let number = u8::try_from(step * step % 7).unwrap();
             let subject = op(number).subject();
             match step % 5 {
-                0 => drop(retry_queue.resolve(&subject, now)),
+                0 => drop(retry_queue.resolve(&subject)),
                 1 => retry_queue.retry_now(&subject, now),
                 2 => retry_queue.postpone(&subject, now + Duration::from_secs(9)),
                 _ => drop(retry_queue.record(op(number), refusal(classes[step % 3]), now)),
@@ -350,7 +326,7 @@ mod tests {
         let due = retry_queue.due(now);
         assert_eq!((due.len(), due[0]), (RETRIES_AT_ONCE, bind(2_999).subject()));
         for subject in due {
-            retry_queue.resolve(&subject, now);
+            retry_queue.resolve(&subject);
         }
         assert_eq!(retry_queue.due(now).first(), Some(&bind(1_023).subject()));
     }

@@ -31,7 +31,7 @@ use plan::chains::ChainId;
 use plan::hash::HashSet;
 use plan::kernel_objects::Frontend;
 use plan::model::{Family, ServiceName};
-use plan::op::{Op, Subject};
+use plan::op::{Op, Phase, Subject};
 use plan::rule_set::Table;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
@@ -225,51 +225,43 @@ impl Writer {
         });
     }
 
-    /// Sends operations, which are in the order of their phases, to the kernel. What an operation
-    /// needs is confirmed before it is sent: see [`dependencies`].
+    /// Sends operations, which are in the order of their phases, to the kernel. An ownership marker
+    /// comes before its virtual server, and goes after it: a virtual server is not made while its
+    /// marker could not be written, and a marker stays while its virtual server could not be
+    /// removed. What leads clients to a short circuit comes after the short circuit, and goes before
+    /// it: see [`dependencies`].
     pub(super) async fn apply(
-        &mut self,
-        cx: &mut Context,
-        mut ops: Vec<Op>,
-        basis: Basis,
-    ) -> Result<(), WorkerGone> {
-        let mut batch = dependencies::guards(&cx.planner, &self.retry_queue, &ops);
-        ops.extend(dependencies::openings(&cx.planner, batch.iter().chain(&ops)));
-        let about = dependencies::subjects_that_close(&ops);
-        let mut failed = HashSet::default();
-        for mut stage in dependencies::stages(ops) {
-            if stage.iter().any(|op| dependencies::may_wait(&cx.planner, op)) {
-                self.flush(cx, std::mem::take(&mut batch), basis, &about, &mut failed).await?;
-                let retry_queue = &mut self.retry_queue;
-                dependencies::hold(&cx.planner, retry_queue, &mut stage, &mut failed);
-            }
-            batch.append(&mut stage);
-        }
-        self.flush(cx, batch, basis, &about, &mut failed).await?;
-        self.report_pending(cx);
-        Ok(())
-    }
-
-    /// Sends operations to the kernel, and closes what must not be reached because of those that were
-    /// refused. `about`: subjects of operations to come.
-    async fn flush(
         &mut self,
         cx: &mut Context,
         ops: Vec<Op>,
         basis: Basis,
-        about: &HashSet<Subject>,
-        failed: &mut HashSet<Subject>,
     ) -> Result<(), WorkerGone> {
-        self.send(cx, ops, basis, failed).await?;
-        let closings = dependencies::closing(&cx.planner, &self.retry_queue, failed, about);
-        let (ops, later): (Vec<Op>, Vec<_>) =
-            closings.into_iter().map(|it| (it.close, (it.open, it.awaited))).unzip();
-        self.send(cx, ops, basis, failed).await?;
-        for (open, awaited) in later {
-            if !failed.contains(&open.subject()) {
-                self.retry_queue.wait_for(open, awaited);
-            }
+        let removes_marker = |op: &Op| !cx.planner.unmarked_by(op).is_empty();
+        let (mut last, mut ops): (Vec<Op>, Vec<Op>) = ops.into_iter().partition(removes_marker);
+        let mut failed = HashSet::default();
+        if let Some(first) = ops.iter().position(|op| matches!(op, Op::CreateVirtualServer(..))) {
+            let rest = ops.split_off(first);
+            self.send(cx, ops, basis, &mut failed).await?;
+            ops = rest;
+            dependencies::await_markers(&cx.planner, &mut self.retry_queue, &mut ops);
+            self.report_pending(cx);
         }
+        let mut leading: Vec<Op> = ops.extract_if(.., |op| op.leads_to_short_circuits()).collect();
+        let mut after = Vec::new();
+        if !leading.is_empty() || !self.retry_queue.is_empty() {
+            after.extend(ops.extract_if(.., |op| op.phase() > Phase::LED_OFF));
+        }
+        self.send(cx, ops, basis, &mut failed).await?;
+        dependencies::cut_off(&cx.planner, &self.retry_queue, &failed, &mut leading);
+        dependencies::await_short_circuits(&cx.planner, &mut self.retry_queue, &mut leading);
+        let cut = dependencies::removed_though_desired(&cx.planner, &leading);
+        self.send(cx, leading, basis, &mut failed).await?;
+        dependencies::keep_pending(&cx.planner, &mut self.retry_queue, cut, &failed);
+        dependencies::keep_short_circuits(&cx.planner, &mut self.retry_queue, &mut after);
+        self.send(cx, after, basis, &mut failed).await?;
+        dependencies::keep_markers(&cx.planner, &mut self.retry_queue, &mut last);
+        self.send(cx, last, basis, &mut failed).await?;
+        self.report_pending(cx);
         Ok(())
     }
 
@@ -348,8 +340,7 @@ impl Writer {
             // The first failure explains those that follow from it on the same subject.
             if failed.insert(op.subject()) {
                 if let Some(awaited) = chains::awaited(&op, &refusal, &self.retry_queue) {
-                    debug!("{op} waits for {awaited}");
-                    self.retry_queue.wait_for(op, awaited);
+                    chains::wait(&mut self.retry_queue, op, awaited);
                     continue;
                 }
                 let (class, text) = (refusal.class, format!("{op}: {refusal}"));
@@ -405,17 +396,19 @@ impl Writer {
 
     /// Removes the pending retries of subjects that are as desired.
     pub(super) fn resolve(&mut self, cx: &Context, subjects: &[Subject]) {
-        let (mut n_resolved, now) = (0, Instant::now());
+        let mut resolved = Vec::new();
         for subject in subjects {
-            if self.retry_queue.resolve(subject, now) {
-                n_resolved += 1;
-                if n_resolved <= MOST_LOGGED {
+            if self.retry_queue.resolve(subject) {
+                resolved.push(*subject);
+                if resolved.len() <= MOST_LOGGED {
                     info!("{subject} is in order again");
                 }
+                dependencies::retry_dependents(&cx.planner, &mut self.retry_queue, subject);
             }
         }
-        if n_resolved > MOST_LOGGED {
-            info!("{} more kernel objects are in order again", n_resolved - MOST_LOGGED);
+        chains::retry_dependents(&mut self.retry_queue, &resolved);
+        if resolved.len() > MOST_LOGGED {
+            info!("{} more kernel objects are in order again", resolved.len() - MOST_LOGGED);
         }
         self.report_pending(cx);
     }

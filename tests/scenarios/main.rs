@@ -9,7 +9,6 @@
 
 mod addresses;
 mod api_server;
-mod attraction;
 mod audit;
 mod changes;
 mod console;

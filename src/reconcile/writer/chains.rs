@@ -5,12 +5,13 @@
 //! are written.
 
 use plan::chains::{ActualChains, ChainId, ChainName, ChainOp, ChainSubject, RuleDigest};
-use plan::hash::HashSet;
+use plan::hash::{HashMap, HashSet};
 use plan::model::Family;
 use plan::op::{Op, Phase, Subject};
 use plan::planner::Planner;
 use plan::rule_set::{Table, words};
 use tokio::time::Instant;
+use tracing::debug;
 
 use super::rounds::LARGEST_ROUND_OF_RULES;
 use super::{Basis, Writer};
@@ -45,11 +46,15 @@ pub(in crate::reconcile) fn place(op: &Op) -> (Option<Family>, Phase) {
     (family, op.phase())
 }
 
-/// Returns the chain that a refused operation waits for: the operation leads there, and the chain was
-/// refused as well.
+/// Returns the chain that a refused operation waits for, and the time of the chain's next attempt:
+/// the operation leads there, and the chain was refused as well.
 ///
 /// A shared chain does not wait as a whole: it is compared, and only some of its rules wait.
-pub(super) fn awaited(op: &Op, refusal: &Refusal, retry_queue: &RetryQueue) -> Option<Subject> {
+pub(super) fn awaited(
+    op: &Op,
+    refusal: &Refusal,
+    retry_queue: &RetryQueue,
+) -> Option<(Subject, Instant)> {
     let Op::Chain(change) = op else { return None };
     let is_whole = matches!(change, ChainOp::Write(chain, _) if is_shared(chain));
     if refusal.class != RefusalClass::Conflict || is_whole {
@@ -59,8 +64,39 @@ pub(super) fn awaited(op: &Op, refusal: &Refusal, retry_queue: &RetryQueue) -> O
         let subject = Subject::Chain(ChainSubject::Chain(target));
         let pending = retry_queue.get(&subject)?;
         let is_missing = matches!(pending.op, Op::Chain(ChainOp::Write(..)));
-        Some(subject).filter(|_| is_missing)
+        Some((subject, retry_queue.due_time(&subject)?)).filter(|_| is_missing)
     })
+}
+
+/// Has an operation wait for a chain.
+pub(super) fn wait(retry_queue: &mut RetryQueue, op: Op, (chain, due): (Subject, Instant)) {
+    debug!("{op} waits for {chain}");
+    let reason = format!("waits for {chain}, which it leads to");
+    retry_queue.wait(op, Refusal::new(RefusalClass::Other, reason), due);
+}
+
+/// Brings the retries of operations forward that lead to chains which have just been resolved.
+pub(super) fn retry_dependents(retry_queue: &mut RetryQueue, resolved: &[Subject]) {
+    let chains: HashSet<ChainId> = resolved
+        .iter()
+        .filter_map(|subject| match subject {
+            Subject::Chain(ChainSubject::Chain(chain)) => Some(*chain),
+            _ => None,
+        })
+        .collect();
+    if chains.is_empty() || retry_queue.is_empty() {
+        return;
+    }
+    let now = Instant::now();
+    let leads_there = |op: &Op| match op {
+        Op::Chain(change) => targets(change).iter().any(|target| chains.contains(target)),
+        _ => false,
+    };
+    let dependents = retry_queue.iter().filter(|(_, pending)| leads_there(&pending.op));
+    let dependents: Vec<Subject> = dependents.map(|(subject, _)| *subject).collect();
+    for subject in dependents {
+        retry_queue.retry_now(&subject, now);
+    }
 }
 
 /// Leaves out changes of single rules in shared chains that are written as a whole.
@@ -226,21 +262,23 @@ impl Writer {
         }
         ops.sort_by_key(place);
         let now = Instant::now();
-        let mut missing = HashSet::<ChainId>::default();
+        let mut missing = HashMap::<ChainId, Instant>::default();
         let mut left = Vec::with_capacity(ops.len());
         for op in ops {
             let Op::Chain(change) = &op else { continue };
             let is_missing =
                 matches!(change, ChainOp::Write(chain, _) if !found.own.contains_key(chain));
-            if self.retry_queue.is_put_off(&op.subject(), now) {
+            if let Some(due) = self.retry_queue.due_time(&op.subject()).filter(|due| *due > now) {
                 if is_missing {
-                    missing.insert(change.chain());
+                    missing.insert(change.chain(), due);
                 }
                 continue;
             }
             let awaited = |targets: Vec<ChainId>| {
-                let awaited = targets.into_iter().find(|it| missing.contains(it));
-                awaited.map(|it| Subject::Chain(ChainSubject::Chain(it)))
+                let mut awaited = targets.into_iter();
+                awaited.find_map(|it| {
+                    Some((Subject::Chain(ChainSubject::Chain(it)), *missing.get(&it)?))
+                })
             };
             match change {
                 _ if missing.is_empty() => left.push(op),
@@ -251,7 +289,7 @@ impl Writer {
                             None => kept.push(rule.clone()),
                             Some(awaited) => {
                                 let insert = ChainOp::Insert(*chain, (**rule).into());
-                                self.retry_queue.wait_for(Op::Chain(insert), awaited);
+                                wait(&mut self.retry_queue, Op::Chain(insert), awaited);
                             }
                         }
                     }
@@ -261,9 +299,9 @@ impl Writer {
                     None => left.push(op),
                     Some(awaited) => {
                         if is_missing {
-                            missing.insert(change.chain());
+                            missing.insert(change.chain(), awaited.1);
                         }
-                        self.retry_queue.wait_for(op, awaited);
+                        wait(&mut self.retry_queue, op, awaited);
                     }
                 },
             }

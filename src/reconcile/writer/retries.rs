@@ -11,7 +11,6 @@ use plan::planner::Planner;
 use plan::virtual_server::DesiredFrontend;
 use tokio::time::Instant;
 
-use super::dependencies::is_guard;
 use super::drain::Known;
 use super::rounds::Ended;
 use super::{Basis, Writer, chains};
@@ -59,7 +58,7 @@ impl Writer {
             match subject {
                 Subject::VirtualServer(frontend) => frontends.push(*frontend),
                 Subject::Chain(chain) => ops.extend(self.chain_retry(cx, *chain)),
-                subject => ops.extend(as_desired(&cx.planner, &self.retry_queue, *subject)),
+                subject => ops.extend(as_desired(&cx.planner, *subject)),
             }
         }
         chains::merge(&mut ops);
@@ -226,12 +225,10 @@ fn is_unwanted(planner: &Planner, frontend: &Frontend) -> bool {
 }
 
 /// Returns the operation that gives an entry, an address or a route its desired state.
-fn as_desired(planner: &Planner, retry_queue: &RetryQueue, subject: Subject) -> Option<Op> {
+fn as_desired(planner: &Planner, subject: Subject) -> Option<Op> {
     let desired = planner.desired();
     match subject {
-        Subject::Entry(set, entry)
-            if desired.has_entry(set, &entry) || is_guard(retry_queue, set, &entry) =>
-        {
+        Subject::Entry(set, entry) if desired.has_entry(set, &entry) => {
             Some(Op::AddEntry(set, entry))
         }
         Subject::Entry(set, entry) => Some(Op::RemoveEntry(set, entry)),

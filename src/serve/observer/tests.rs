@@ -224,7 +224,7 @@ fn only_refused_prerequisites_make_the_node_unhealthy() {
     let body: serde_json::Value = serde_json::from_str(&body).unwrap();
     let families = [&body["status"]["IPv4"]["healthy"], &body["status"]["IPv6"]["healthy"]];
     assert_eq!(families, [true, false]);
-    world.retry_queue.resolve(&rules.subject(), Instant::now());
+    world.retry_queue.resolve(&rules.subject());
     world.end(RoundKind::Retry, &[]);
     assert!(world.is_healthy());
     world.refuse(Op::CreateLink);
