@@ -98,7 +98,6 @@ fn the_health_port_is_at_service_addresses_if_it_is_at_all_addresses() {
         ("127.0.0.1:10256", None),
         ("'[::1]:10256'", None),
         ("192.168.0.11:10256", None),
-        ("0.0.0.0:0", None),
     ] {
         let read = from(&format!("healthzBindAddress: {address}\n"), "");
         assert_eq!(read.settings.health_port, expected, "{address}");

@@ -3,7 +3,7 @@ use std::time::Duration;
 use apiserver::{Fault, On, Options, Release, Resource, Verb};
 use serde_json::json;
 
-use crate::world::{World, as_of, on_each_release, service};
+use crate::world::{NODE, World, as_of, node, on_each_release, service};
 
 /// The requests for Services so far: the status of each, and true if it has the selector by fields.
 fn selectors(world: &World) -> Vec<(u16, bool)> {
@@ -16,6 +16,7 @@ fn selectors(world: &World) -> Vec<(u16, bool)> {
 fn a_server_that_does_not_know_the_selector_is_asked_without_it() {
     on_each_release(async |release| {
         let mut world = World::new(as_of(release));
+        world.server.apply(node(NODE)).unwrap();
         let mut headless = service("headless");
         headless["spec"] = json!({"clusterIP": "None"});
         world.server.apply(headless.clone()).unwrap();

@@ -21,12 +21,17 @@ const PATIENCE: Duration = Duration::from_secs(45);
 
 /// Runs a test as against a server of each release, all at the same time: what takes time is waiting.
 pub(crate) fn on_each_release(test: impl AsyncFn(Release) + Sync) {
+    on_releases(&Release::ALL, test);
+}
+
+/// Runs a test as against a server of each of these releases.
+pub(crate) fn on_releases(releases: &[Release], test: impl AsyncFn(Release) + Sync) {
     let run = |release| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(test(release));
     };
     std::thread::scope(|scope| {
-        for release in Release::ALL {
+        for release in releases.iter().copied() {
             let thread = std::thread::Builder::new().name(format!("{release:?}"));
             thread
                 .spawn_scoped(scope, {
