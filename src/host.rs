@@ -8,6 +8,7 @@ mod oom;
 pub(crate) mod survey;
 pub(crate) mod sysctls;
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
@@ -31,7 +32,10 @@ use crate::kernel::{modules, sysctl};
 pub(crate) use fallback::FallenBack;
 
 /// TEST-NET-2 (RFC 5737), where no cluster has a Service. kube-proxy probes with the same address.
-const PROBE_ADDRESS: [u8; 4] = [198, 51, 100, 0];
+const PROBE_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 0));
+/// The same in the documentation prefix of IPv6 (RFC 3849).
+const PROBE_ADDRESS_V6: IpAddr =
+    IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0xc633, 0x6400));
 const PROBE_PORT: u16 = 20_000;
 
 /// A host that is ready.
@@ -46,6 +50,8 @@ pub(crate) struct Host {
     pub(crate) backends: HashMap<Family, Backend>,
     /// Its kernel.
     pub(crate) linux: Linux,
+    /// Limits of the host that Services feel, in words. Each has been logged.
+    pub(crate) limits: Vec<String>,
 }
 
 /// Host whose abilities are known. Nothing was changed but what a probe makes.
@@ -56,28 +62,30 @@ struct Examined {
     fallen_back: Option<FallenBack>,
     /// The families that it can do, with their programs.
     rules: HashMap<Family, Rules>,
+    /// See [`Host::limits`].
+    limits: Vec<String>,
 }
 
 /// Prepares the host for planning, in the mode that it can do. An error names everything that is
 /// missing.
 pub(crate) fn prepare(configuration: &Configuration) -> anyhow::Result<Host> {
     oom::set_score(Path::new(oom::PATH), configuration.oom_score_adj);
-    let Examined { configuration, fallen_back, rules } = examine(configuration)?;
+    let Examined { configuration, fallen_back, rules, mut limits } = examine(configuration)?;
     let settings = Settings {
         random_fully: rules.values().all(Rules::random_fully),
         ..configuration.settings.clone()
     };
     let backends = rules.iter().map(|(family, rules)| (*family, rules.backend())).collect();
     let (settings, linux) = match settings.mode {
-        Mode::Ipvs => prepare_ipvs(&configuration, settings, rules)?,
-        Mode::Userspace => prepare_userspace(&configuration, settings, rules)?,
-        Mode::Iptables => prepare_iptables(&configuration, settings, rules)?,
+        Mode::Ipvs => prepare_ipvs(&configuration, settings, rules, &mut limits)?,
+        Mode::Userspace => prepare_userspace(&configuration, settings, rules, &mut limits)?,
+        Mode::Iptables => prepare_iptables(&configuration, settings, rules, &mut limits)?,
     };
     if let Some(warning) = local_ports::warning(Path::new(sysctl::ROOT)) {
         warn!("{warning}");
     }
     let configuration = Configuration { settings, ..configuration };
-    Ok(Host { configuration, fallen_back, backends, linux })
+    Ok(Host { configuration, fallen_back, backends, linux, limits })
 }
 
 /// Checks that the host can be prepared for a configuration, while it serves with another one.
@@ -114,7 +122,10 @@ fn examine(configuration: &Configuration) -> anyhow::Result<Examined> {
     let rules = rules.into_iter().filter_map(|(family, rules)| Some((family, rules.ok()?)));
     let rules = rules.collect();
     configuration.settings.families = findings.families;
-    Ok(Examined { configuration, fallen_back, rules })
+    configuration.settings.unbalanced = findings.unbalanced;
+    let limits = findings.problems.iter().filter(|problem| !problem.is_chosen);
+    let limits = limits.map(ToString::to_string).collect();
+    Ok(Examined { configuration, fallen_back, rules, limits })
 }
 
 /// Looks again at whether this host can do the preferred mode, which it could not when the program
@@ -155,13 +166,14 @@ fn prepare_ipvs(
     configuration: &Configuration,
     mut settings: Settings,
     rules: HashMap<Family, Rules>,
+    limits: &mut Vec<String>,
 ) -> anyhow::Result<(Settings, Linux)> {
     let proc_sys = Path::new(sysctl::ROOT);
     let arp = configuration.service_addresses_arp;
     let wanted = wanted_sysctls(configuration);
     let mut failed = sysctls::set(proc_sys, &wanted);
     let of_estimators = sysctls::set_estimators(proc_sys, &configuration.estimators);
-    failed.extend(sysctls::track_connections(&configuration.conntrack));
+    failed.extend(sysctls::track_connections(&configuration.conntrack, limits));
     if !failed.is_empty() {
         bail!("{}", failed.join("\n"));
     }
@@ -201,6 +213,7 @@ fn prepare_iptables(
     configuration: &Configuration,
     mut settings: Settings,
     rules: HashMap<Family, Rules>,
+    limits: &mut Vec<String>,
 ) -> anyhow::Result<(Settings, Linux)> {
     let proc_sys = Path::new(sysctl::ROOT);
     let mut wanted = wanted_sysctls(configuration);
@@ -211,7 +224,7 @@ fn prepare_iptables(
     }
     let mut failed = sysctls::set(proc_sys, &wanted);
     // Before the sysctl is read that decides about invalid packets.
-    failed.extend(sysctls::track_connections(&configuration.conntrack));
+    failed.extend(sysctls::track_connections(&configuration.conntrack, limits));
     if !failed.is_empty() {
         bail!("{}", failed.join("\n"));
     }
@@ -238,6 +251,7 @@ fn prepare_userspace(
     configuration: &Configuration,
     mut settings: Settings,
     rules: HashMap<Family, Rules>,
+    limits: &mut Vec<String>,
 ) -> anyhow::Result<(Settings, Linux)> {
     let proc_sys = Path::new(sysctl::ROOT);
     let mut wanted = wanted_sysctls(configuration);
@@ -246,7 +260,7 @@ fn prepare_userspace(
         settings.syn_copies = possible_syn_copies(&rules);
     }
     let mut failed = sysctls::set(proc_sys, &wanted);
-    failed.extend(sysctls::track_connections(&configuration.conntrack));
+    failed.extend(sysctls::track_connections(&configuration.conntrack, limits));
     if !failed.is_empty() {
         bail!("{}", failed.join("\n"));
     }
@@ -293,7 +307,11 @@ fn wanted_sysctls(configuration: &Configuration) -> Vec<sysctl::Sysctl> {
     match configuration.settings.mode {
         Mode::Ipvs => {
             let kernel = sysctl::kernel_version(Path::new(sysctl::ROOT));
-            sysctl::wanted(configuration.service_addresses_arp, kernel)
+            let mut wanted = sysctl::wanted(configuration.service_addresses_arp, kernel);
+            if configuration.settings.families.contains(&Family::V6) {
+                wanted.push(sysctl::ipv6_of_link());
+            }
+            wanted
         }
         Mode::Iptables | Mode::Userspace => sysctl::wanted_by_iptables(),
     }
@@ -379,7 +397,11 @@ fn gather(configuration: &Configuration, rules: &HashMap<Family, Result<Rules, S
     }
     let of_ipvs = IpvsAttempts {
         scheduler,
-        try_scheduler: &mut |scheduler| try_scheduler(scheduler).map_err(|e| format!("{e:#}")),
+        try_scheduler: &mut |scheduler| {
+            try_virtual_server(scheduler, PROBE_ADDRESS).map_err(|error| format!("{error:#}"))
+        },
+        try_ipv6: &mut |scheduler| try_ipv6(scheduler),
+        unbalanced: &mut || modules::unbalanced_protocols(Path::new(modules::SYMBOLS)),
         ipset: &mut || ipset::Client::open().map(drop).map_err(|error| error.to_string()),
         dummy: &mut || Linux::try_dummy().map_err(|error| error.to_string()),
     };
@@ -423,14 +445,30 @@ fn report(mode: Mode, findings: &Findings) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A kernel with `CONFIG_IP_VS_IPV6` takes a virtual server of IPv6; one without answers
+/// `EAFNOSUPPORT` (`ip_vs_genl_parse_service` in net/netfilter/ipvs/ip_vs_ctl.c). Another refusal is not
+/// the family's: operations meet it again, and retry.
+fn try_ipv6(scheduler: &SchedulerName) -> Result<(), String> {
+    let Err(error) = try_virtual_server(scheduler, PROBE_ADDRESS_V6) else { return Ok(()) };
+    let errno = error.downcast_ref::<ipvs::Error>().and_then(ipvs::Error::raw_os_error);
+    if errno == Some(rustix::io::Errno::AFNOSUPPORT.raw_os_error()) {
+        return Err(format!("{error:#}"));
+    }
+    info!("cannot try a virtual server of IPv6: {error:#}");
+    Ok(())
+}
+
 /// A kernel that has the module, or may load it, takes the scheduler.
-fn try_scheduler(scheduler: &SchedulerName) -> anyhow::Result<()> {
+fn try_virtual_server(scheduler: &SchedulerName, address: IpAddr) -> anyhow::Result<()> {
     let mut client = ipvs::Client::open()?;
     let wanted = ipvs::Scheduler::new(scheduler.as_str())?;
-    if client.list_services()?.iter().any(|service| service.server.scheduler == wanted) {
+    let id = ipvs::VirtualServerId::tcp(address, PROBE_PORT);
+    let shows = |service: &ipvs::VirtualServerStatus| {
+        service.server.scheduler == wanted && service.server.id.family() == id.family()
+    };
+    if client.list_services()?.iter().any(shows) {
         return Ok(());
     }
-    let id = ipvs::VirtualServerId::tcp(PROBE_ADDRESS, PROBE_PORT);
     let probe = ipvs::VirtualServer::new(id, wanted);
     match client.new_service(&probe) {
         // A process was killed while it tried another scheduler.

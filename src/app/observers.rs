@@ -1,5 +1,6 @@
 //! Several observers of the event loop, as one.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use plan::event::Event;
@@ -15,9 +16,17 @@ use crate::reconcile::observer::{HandDrainReport, KernelWrite, Observer, Pass, R
 #[derive(Debug)]
 pub(super) struct Observers(Vec<Box<dyn Observer>>);
 
+/// Most parts of the kernel with an Event of their own.
+const MOST_UNREAD: usize = 16;
+
 /// Records Events about the problems of Services and of the sysctls that they need.
 #[derive(Debug)]
-pub(super) struct EventObserver(EventRecorder);
+pub(super) struct EventObserver {
+    recorder: EventRecorder,
+    /// Parts of the kernel that could not be read since the last whole pass of the audit. Each has its
+    /// Event.
+    unread: HashSet<String>,
+}
 
 // === impl Observers ===
 
@@ -113,20 +122,37 @@ impl Observer for Observers {
 
 impl EventObserver {
     pub(super) fn new(recorder: EventRecorder) -> Self {
-        Self(recorder)
+        Self { recorder, unread: HashSet::new() }
     }
 }
 
 impl Observer for EventObserver {
+    fn reading_failed(&mut self, error: &ReadError) {
+        if self.unread.len() < MOST_UNREAD && self.unread.insert(error.what.clone()) {
+            self.recorder.record(NewEvent {
+                regarding: Regarding::Node,
+                severity: Severity::Warning,
+                reason: "KernelReadFailed",
+                action: "ReadKernel",
+                note: format!("{error}. The rest is served; kube-ipvs reads it again every 5 s"),
+                extent: Extent::ThisNode,
+            });
+        }
+    }
+
+    fn pass_ended(&mut self, _: &Pass) {
+        self.unread.clear();
+    }
+
     fn planned(&mut self, plan: &Plan, _: &Planner, _: Duration) {
         for (service, problems) in &plan.problems {
-            self.0.set_problems(service, problems);
+            self.recorder.set_problems(service, problems);
         }
         for (service, problems) in &plan.new_problems {
-            self.0.record_problems(service, problems);
+            self.recorder.record_problems(service, problems);
         }
         for overfull in &plan.overfull {
-            self.0.record(NewEvent {
+            self.recorder.record(NewEvent {
                 regarding: Regarding::Node,
                 severity: Severity::Warning,
                 reason: "LimitReached",
@@ -138,7 +164,7 @@ impl Observer for EventObserver {
     }
 
     fn sysctl_warning(&mut self, note: &str) {
-        self.0.record(NewEvent {
+        self.recorder.record(NewEvent {
             regarding: Regarding::Node,
             severity: Severity::Warning,
             reason: "SysctlChanged",
@@ -149,7 +175,7 @@ impl Observer for EventObserver {
     }
 
     fn hand_drained(&mut self, report: &HandDrainReport<'_>) {
-        self.0.record(NewEvent {
+        self.recorder.record(NewEvent {
             regarding: Regarding::Node,
             severity: Severity::Normal,
             reason: if report.has_begun { "EndpointDrained" } else { "EndpointUndrained" },
@@ -161,7 +187,7 @@ impl Observer for EventObserver {
 
     fn held_up(&mut self, note: Option<&str>) {
         let Some(note) = note else { return };
-        self.0.record(NewEvent {
+        self.recorder.record(NewEvent {
             regarding: Regarding::Node,
             severity: Severity::Warning,
             reason: "ModeSwitchHeldUp",

@@ -123,6 +123,8 @@ pub(super) struct Parts<K> {
     pub(super) localhost: NodePortsOnLocalhost,
     /// Reason for which the mode is not the preferred one; none: it is.
     pub(super) fallen_back: Option<FallenBack>,
+    /// Limits of the host that Services feel, in words.
+    pub(super) limits: Vec<String>,
     pub(super) source: Source,
     /// Pages of the operator's console, for the metrics server.
     pub(super) pages: Router,
@@ -178,7 +180,7 @@ async fn serve_at_work(
         () = shutdown.requested() => return Ok(Ended::Shutdown),
         ready = get_ready(configuration, &threads, at_work) => ready.map_err(TenureError::NotReady)?,
     };
-    let Host { configuration, fallen_back, backends, mut linux } = host;
+    let Host { configuration, fallen_back, backends, mut linux, limits } = host;
     let settings = Settings {
         localhost_node_ports: configuration.localhost_node_ports,
         ..configuration.settings.clone()
@@ -209,6 +211,7 @@ async fn serve_at_work(
         configuration: configuration.clone(),
         settings: settings.clone(),
         fallen_back: fallen_back.as_ref().map(ToString::to_string),
+        limits: limits.clone(),
         api: source.client_metrics(),
         pods: source.pod_finder(&configuration, &threads.source),
         repairs,
@@ -232,6 +235,7 @@ async fn serve_at_work(
         relay: relay.clone(),
         localhost: localhost.clone(),
         fallen_back,
+        limits,
         source,
         pages,
         inquiries,
@@ -312,6 +316,7 @@ impl<K: Kernel + 'static> Parts<K> {
         let kernel = KernelHandle::start_holding(kernel, stages, at_work.clone())
             .context("start the kernel worker")?;
         let routes = !settings.service_routes.is_empty();
+        let link_local = settings.node_port_addresses.may_be_link_local();
         let chosen = settings.clone();
         let reconciler = Reconciler::new(Planner::new(settings), kernel, configuration.pace)?;
         let reconciler = reconciler.observed_by(Box::new(all)).answering(self.questions);
@@ -319,6 +324,8 @@ impl<K: Kernel + 'static> Parts<K> {
         let can_go_back = former.as_ref().is_some_and(|former| !former.has_failed);
         let held_up = held_up::for_too_long(reconciler.status(), can_go_back);
         record_start(&recorder, former.as_ref());
+        measured.own.host_limits.set(i64::try_from(self.limits.len()).unwrap_or(i64::MAX));
+        record_limits(&recorder, self.limits);
         let former_mode = FormerMode {
             settings: chosen,
             former,
@@ -350,7 +357,7 @@ impl<K: Kernel + 'static> Parts<K> {
         threads.source.spawn(source.run(events));
         let consequence = tokio::select! {
             biased;
-            ended = reconciler.run(outbox, watch_addresses(routes), shutdown) => {
+            ended = reconciler.run(outbox, watch_addresses(routes, link_local), shutdown) => {
                 ended?;
                 info!("kube-ipvs ends; the kernel's state stays, and traffic goes on");
                 return Ok(Ended::Shutdown);
@@ -488,8 +495,22 @@ fn record_start(recorder: &EventRecorder, former: Option<&Former>) {
     }
 }
 
-fn watch_addresses(routes: bool) -> Option<address_monitor::AddressChanges> {
-    address_monitor::start(routes)
+/// Records what this host lacks.
+fn record_limits(recorder: &EventRecorder, limits: Vec<String>) {
+    for note in limits {
+        recorder.record(NewEvent {
+            regarding: Regarding::Node,
+            severity: Severity::Warning,
+            reason: "HostLimited",
+            action: "PrepareHost",
+            note,
+            extent: Extent::ThisNode,
+        });
+    }
+}
+
+fn watch_addresses(routes: bool, link_local: bool) -> Option<address_monitor::AddressChanges> {
+    address_monitor::start(routes, link_local)
         .inspect_err(|error| {
             warn!(
                 "cannot watch the node's addresses by netlink: {error}; changes are seen when they are \

@@ -3,6 +3,7 @@
 //! Unlike [`linux`](super::linux), this works on kernels without IPVS or ipset too.
 
 use std::net::IpAddr;
+use std::path::Path;
 
 use ipnet::IpNet;
 use plan::actual::{Actual, ActualSet, ActualVirtualServer};
@@ -14,7 +15,6 @@ use plan::sets::SetId;
 use super::link::{AddressBatch, AddressScope, Link, LinkAddress, Links};
 use super::linux::grow;
 use super::route::{RouteBatch, Routes};
-use super::service_table::is_ipvs_missing;
 use super::{ReadError, translate};
 
 /// Handles that read and remove it, in the network namespace they were opened in.
@@ -61,6 +61,13 @@ pub struct Connections {
     pub active: u64,
     /// TCP connections that begin or end.
     pub inactive: u64,
+}
+
+/// True if the kernel has not loaded IPVS, and so has no virtual server: a question over netlink would
+/// load it.
+fn is_ipvs_missing() -> bool {
+    let table = Path::new("/proc/thread-self/net/ip_vs");
+    table.parent().is_some_and(Path::exists) && !table.exists()
 }
 
 // === impl Leftovers ===

@@ -5,6 +5,7 @@
 //! netlink blocks and because the kernel works in order anyway. `fake` is for tests: it
 //! exists with the feature `testing`.
 
+use std::cmp::Reverse;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -20,7 +21,6 @@ use plan::op::Op;
 use plan::rule_set::RuleSet;
 use plan::scheduler::SchedulerName;
 use plan::sets::SetId;
-use plan::table::Table;
 
 pub mod address_monitor;
 pub(crate) mod connection_table;
@@ -40,7 +40,6 @@ pub mod processors;
 pub mod reader;
 pub(crate) mod route;
 pub mod rules;
-mod service_table;
 mod stopwatch;
 pub mod sysctl;
 pub mod traffic;
@@ -151,11 +150,18 @@ pub trait Kernel: Send {
     /// When the kernel does not take the value.
     fn set_sysctl(&mut self, sysctl: &Sysctl) -> Result<Option<SysctlChange>, SysctlError>;
 
-    /// Removes the stale flows of a family from connection tracking, and returns how many.
+    /// A handle that removes stale flows from connection tracking beside all other calls.
+    fn flow_remover(&self) -> Arc<dyn FlowRemover>;
+}
+
+/// Removes stale flows from connection tracking, on any thread: listing a large table takes some tenths
+/// of a second for each port.
+pub trait FlowRemover: fmt::Debug + Send + Sync {
+    /// Removes the stale flows of a family, and returns how many.
     ///
     /// # Errors
     /// When they could not be listed, or not all be removed.
-    fn remove_flows(&mut self, family: Family, targets: &FlowTargets) -> Result<u64, Refusal>;
+    fn remove_flows(&self, family: Family, targets: &FlowTargets) -> Result<u64, Refusal>;
 }
 
 /// Repairs the constant rules, on any thread: iptables' programs may wait for seconds for the lock of
@@ -217,14 +223,25 @@ pub struct DriftCheck {
 pub struct Listing {
     /// The virtual servers, in any order.
     pub virtual_servers: Vec<ListedVirtualServer>,
-    /// The order of the kernel's table, as learned from this and earlier listings.
-    pub table: Option<Table>,
+    /// The kernel's order, as the last listing had it that had most of them. See
+    /// [`Listing::sort_for_return`].
+    pub order: Arc<[Frontend]>,
 }
 
 impl Listing {
     /// Returns the frontends of the virtual servers.
     pub fn frontends(&self) -> impl Iterator<Item = Frontend> {
         self.virtual_servers.iter().map(|listed| listed.frontend)
+    }
+
+    /// Puts virtual servers in the order in which the kernel takes them back fastest, if all of them
+    /// were removed at once. It keeps a removed real server in a list for two to three minutes, and
+    /// searches that list for each that is added, the last removed first. A flush removes them in the
+    /// order of a listing. Source: net/netfilter/ipvs/ip_vs_ctl.c (`ip_vs_flush`,
+    /// `ip_vs_trash_get_dest`).
+    pub fn sort_for_return(&self, frontends: &mut [Frontend]) {
+        let places: HashMap<&Frontend, usize> = self.order.iter().zip(0..).collect();
+        frontends.sort_by_key(|it| Reverse(places.get(it)));
     }
 }
 
@@ -332,7 +349,8 @@ impl Refusal {
             Some(Errno::NOMEM | Errno::NOBUFS | Errno::BUSY | Errno::AGAIN | Errno::NOSPC) => {
                 RefusalClass::Exhausted
             }
-            Some(Errno::PERM | Errno::ACCESS) => RefusalClass::NotPermitted,
+            // `EACCES` is another's: an interface without IPv6, an attribute that is read-only.
+            Some(Errno::PERM) => RefusalClass::NotPermitted,
             Some(Errno::OPNOTSUPP | Errno::PROTONOSUPPORT | Errno::AFNOSUPPORT) => {
                 RefusalClass::NotSupported
             }

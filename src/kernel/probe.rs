@@ -10,7 +10,7 @@ mod tests;
 
 use std::fmt;
 
-use plan::model::Family;
+use plan::model::{Family, Protocol};
 
 pub use facts::{Attempts, Facts, Ipv6, IpvsAttempts, IpvsFacts, ProcRoot, gather};
 
@@ -19,6 +19,8 @@ pub use facts::{Attempts, Facts, Ipv6, IpvsAttempts, IpvsFacts, ProcRoot, gather
 pub struct Findings {
     /// The families that can be served.
     pub families: Vec<Family>,
+    /// Protocols that mode ipvs cannot balance.
+    pub unbalanced: Vec<Protocol>,
     /// Problems, the fatal ones first.
     pub problems: Vec<Finding>,
 }
@@ -34,6 +36,8 @@ pub struct Finding {
     pub remedy: String,
     /// True if nothing can be served.
     pub fatal: bool,
+    /// True if an operator chose it: nothing of the host is missing.
+    pub is_chosen: bool,
     /// True if the reason may be that the kernel's modules are not installed.
     lacks_modules: bool,
 }
@@ -66,7 +70,8 @@ pub fn judge(facts: &Facts) -> Findings {
     problems.extend(sysctls(facts));
     // A stable sort keeps the order in which problems are solved best.
     problems.sort_by_key(|problem| !problem.fatal);
-    Findings { families, problems }
+    let unbalanced = facts.of_ipvs.as_ref().map_or_else(Vec::new, |it| it.unbalanced.clone());
+    Findings { families, unbalanced, problems }
 }
 
 /// iptables asks for a set's number over a raw socket (extensions/libxt_set.h, `get_version`), and
@@ -114,7 +119,25 @@ impl IpvsFacts {
                 "on the host run `modprobe dummy`, and see that the process has CAP_NET_ADMIN",
             )
         });
-        [ipvs(self), scheduler(self), ipset, dummy].into_iter().flatten().collect()
+        let unbalanced = self.unbalanced.iter().map(|protocol| unbalanced(*protocol));
+        let problems = [ipvs(self), scheduler(self), ipset, dummy];
+        problems.into_iter().flatten().chain(unbalanced).collect()
+    }
+}
+
+fn unbalanced(protocol: Protocol) -> Finding {
+    Finding {
+        fatal: false,
+        ..Finding::fatal(
+            format!(
+                "IPVS of this kernel has no {protocol}, so that {protocol} ports of Services are refused"
+            ),
+            "its functions are not among the kernel's symbols (/proc/kallsyms)",
+            format!(
+                "nothing, unless a Service has a port of {protocol}: then use a kernel built with \
+                 CONFIG_IP_VS_PROTO_{protocol}, or mode iptables"
+            ),
+        )
     }
 }
 
@@ -147,16 +170,29 @@ fn scheduler(facts: &IpvsFacts) -> Option<Finding> {
 /// Returns the families that can be served. Adds the others' problems to `problems`.
 fn families(facts: &Facts, problems: &mut Vec<Finding>) -> Vec<Family> {
     let v4 = facts.iptables_v4.is_ok();
-    let v6 = facts.ipv6 == Ipv6::Available && facts.iptables_v6.as_ref().is_some_and(Result::is_ok);
+    let of_ipvs = facts.of_ipvs.as_ref().and_then(|of_ipvs| of_ipvs.ipv6_taken.as_ref());
+    let v6 = facts.ipv6 == Ipv6::Available
+        && facts.iptables_v6.as_ref().is_some_and(Result::is_ok)
+        && of_ipvs.is_none_or(Result::is_ok);
     // What keeps one family from being served is fatal only when the other one is not served
     // either.
     let fatal = !v4 && !v6;
     let remedy = "see what the error says; on the host `modprobe -a` the modules that it names, or \
                   choose the other kind of iptables (--iptables-variant nft or legacy)";
-    let mut add = |what: &str, why: &str, remedy: &str, (fatal, lacks_modules)| {
+    let mut add = |what: &str, why: &str, remedy: &str, (fatal, lacks_modules): (bool, bool)| {
         let [what, why, remedy] = [what, why, remedy].map(str::to_owned);
-        problems.push(Finding { what, why, remedy, fatal, lacks_modules });
+        let is_chosen = facts.ipv6 != Ipv6::Available && !lacks_modules;
+        problems.push(Finding { what, why, remedy, fatal, is_chosen, lacks_modules });
     };
+    if let (Ipv6::Available, Some(Err(why))) = (facts.ipv6, of_ipvs) {
+        let remedy = "use a kernel built with CONFIG_IP_VS_IPV6, or mode iptables";
+        add(
+            "IPVS of this kernel has no IPv6, so that IPv6 is not served",
+            why,
+            remedy,
+            (fatal, false),
+        );
+    }
     if let Err(why) = &facts.iptables_v4 {
         add("iptables does not work, so that IPv4 is not served", why, remedy, (fatal, true));
     }
@@ -203,6 +239,7 @@ fn sysctls(facts: &Facts) -> Option<Finding> {
              host: `sysctl -w {settings}`"
         ),
         fatal: sysctls.iter().any(|sysctl| sysctl.required),
+        is_chosen: false,
         lacks_modules: false,
     })
 }
@@ -228,7 +265,7 @@ impl Findings {
 impl Finding {
     fn fatal(what: impl Into<String>, why: &str, remedy: impl Into<String>) -> Self {
         let (what, why, remedy) = (what.into(), why.to_owned(), remedy.into());
-        Self { what, why, remedy, fatal: true, lacks_modules: false }
+        Self { what, why, remedy, fatal: true, is_chosen: false, lacks_modules: false }
     }
 
     fn without_modules(what: &str, why: &str, remedy: &str) -> Self {

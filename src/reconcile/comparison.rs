@@ -6,7 +6,6 @@
 use std::sync::Arc;
 
 use plan::actual::Actual;
-use plan::event::Event;
 use plan::hash::HashSet;
 use plan::ipvs::desired::Desired;
 use plan::kernel_objects::Frontend;
@@ -118,9 +117,7 @@ pub(super) async fn compare(
 
 async fn compare_addresses(cx: &mut Context, writer: &mut Writer) -> Result<Compared, ReadFailure> {
     let found = cx.read_addresses().await?;
-    if found.local != *cx.planner.local_addresses() {
-        cx.apply(Event::LocalAddresses(found.local.iter().copied().collect()));
-    }
+    cx.apply_local(&found);
     if !cx.balances_by(Mode::Ipvs) {
         return Ok(Compared::whole(false));
     }
@@ -203,9 +200,7 @@ async fn compare_frontends(cx: &mut Context, writer: &mut Writer) -> Result<Comp
     let is_pending = |it: &&Frontend| retry_queue.contains(&Subject::VirtualServer(**it));
     let mut wrong: Vec<Frontend> = wrong.filter(|it| !is_pending(it)).copied().collect();
     wrong.sort_unstable();
-    if let Some(table) = listing.table {
-        table.sort_for_return(&mut wrong);
-    }
+    listing.sort_for_return(&mut wrong);
     // Without the API server nothing on this node can follow the cluster.
     let is_other = |it: &Frontend| !desired.owner(it).is_some_and(ServiceName::is_api_server);
     wrong.sort_by_key(is_other);

@@ -24,6 +24,7 @@ mod flows_move;
 mod handover;
 mod hints;
 mod host;
+mod host_limits;
 mod iptables_mode;
 mod killed;
 mod lacking;

@@ -17,6 +17,7 @@ mod explained;
 mod faults;
 mod first_sync;
 mod flows;
+mod foreign_sets;
 mod hand_drain;
 mod inquiries;
 mod iptables;

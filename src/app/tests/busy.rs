@@ -135,6 +135,7 @@ fn health_and_metrics_are_answered_in_the_middle_of_a_round_with_a_very_large_se
             relay: None,
             localhost: NodePortsOnLocalhost::new(Duration::ZERO).unwrap(),
             fallen_back: None,
+            limits: Vec::new(),
             source: Source::Manifests(source),
             pages: axum::Router::new(),
             route_watch: RouteWatch {
