@@ -23,6 +23,8 @@ pub struct NodeFacts {
     node_ports: Vec<IpAddr>,
     /// The addresses of the cluster's other nodes, and the names of those that have each, in order.
     others: HashMap<IpAddr, Vec<Arc<str>>>,
+    /// Endpoints inside the networks of short circuits, each with the number of its places in slices.
+    inside: HashMap<IpAddr, u32>,
     /// Schedulers that the kernel does not have.
     missing_schedulers: BTreeSet<SchedulerName>,
     /// Families with more than [`MANY_ENDPOINTS`].
@@ -83,6 +85,30 @@ impl NodeFacts {
     pub fn with_local_addresses(self, local: HashSet<IpAddr>, settings: &Settings) -> Self {
         let node_ports = node_port_addresses(&self.node, &local, settings);
         Self { local, node_ports, ..self }
+    }
+
+    /// True if an address is known to be this node's, another node's, an endpoint's inside the
+    /// networks of short circuits, or inside this node's pod networks.
+    #[must_use]
+    pub fn is_in_use(&self, address: IpAddr) -> bool {
+        self.local.contains(&address)
+            || self.others.contains_key(&address)
+            || self.inside.contains_key(&address)
+            || self.node.pod_cidrs.iter().any(|pods| pods.contains(&address))
+    }
+
+    /// Notes an endpoint inside the networks of short circuits. Returns true if it is new.
+    pub(crate) fn add_inside(&mut self, address: IpAddr) -> bool {
+        let count = self.inside.entry(address).or_default();
+        *count += 1;
+        *count == 1
+    }
+
+    /// Notes that an endpoint is in one place less. Returns true if it was in no other.
+    pub(crate) fn remove_inside(&mut self, address: IpAddr) -> bool {
+        let Some(count) = self.inside.get_mut(&address) else { return false };
+        *count = count.saturating_sub(1);
+        *count == 0 && self.inside.remove(&address).is_some()
     }
 
     /// Notes that another node has an address. Returns true if it is the first one by name.

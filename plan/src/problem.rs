@@ -62,15 +62,6 @@ pub enum Problem {
         /// The node's name.
         node: Arc<str>,
     },
-    /// An address inside the networks that are reserved for short circuits.
-    InsideShortCircuitNetwork {
-        /// Field that the address was written in.
-        field: AddressField,
-        /// The address.
-        address: IpAddr,
-        /// The network.
-        network: IpNet,
-    },
     /// Another Service, with a better reason or an older one, has this address and port already.
     FrontendTaken {
         /// Frontend that both claim.
@@ -256,11 +247,6 @@ impl fmt::Display for Problem {
                 "{field}: {address} is not an address that a Service can have \
                  (unspecified, loopback, link-local, multicast or broadcast); it is left out"
             ),
-            Self::InsideShortCircuitNetwork { field, address, network } => write!(
-                f,
-                "{field}: {address} is inside {network}, which is for short circuits, and is left out; \
-                 choose another address, or another network for short circuits (shortCircuit)"
-            ),
             Self::AddressOfNode { field, address, node } => {
                 write_address_of_node(f, *field, *address, node)
             }
@@ -284,8 +270,8 @@ impl fmt::Display for Problem {
             Self::NoShortCircuit { frontend } => write!(
                 f,
                 "clients in the cluster reach only this node's endpoints by {frontend}: its short circuit \
-                 would be at an address that no host can have, or that is excluded or this node's own; choose \
-                 another address, or another network for short circuits (shortCircuit)"
+                 would be at an address that no host can have, that is excluded, or that is a node's, a pod's \
+                 or the frontend's own; choose another address, or another network for short circuits (shortCircuit)"
             ),
             Self::SchedulerMissing { scheduler } => write!(
                 f,

@@ -114,6 +114,13 @@ const FORMER_NETWORKS: [IpNet; 2] = [
     IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::new(0xfefe, 0, 0, 0, 0, 0, 0, 0), 16)),
 ];
 
+/// Networks that are reserved and mostly not in use: 240.0.0.0/4 (RFC 1112, class E) and a part of
+/// the abolished site-local addresses (RFC 3879), feff::/16.
+const DEFAULT_NETWORKS: [IpNet; 2] = [
+    IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(240, 0, 0, 0), 4)),
+    IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::new(0xfeff, 0, 0, 0, 0, 0, 0, 0), 16)),
+];
+
 /// The networks of the short circuits.
 ///
 /// A frontend with externalTrafficPolicy Local promises one thing to clients outside the cluster
@@ -273,6 +280,15 @@ impl fmt::Display for Limit {
 impl ShortCircuitNetworks {
     /// No short circuits at all.
     pub const NONE: Self = Self { v4: None, v6: None };
+
+    /// The networks of a family that are not in use by their definition, the default first.
+    #[must_use]
+    pub fn candidates(family: Family) -> [IpNet; 2] {
+        match family {
+            Family::V4 => [DEFAULT_NETWORKS[0], FORMER_NETWORKS[0]],
+            Family::V6 => [DEFAULT_NETWORKS[1], FORMER_NETWORKS[1]],
+        }
+    }
 
     /// The network of a family.
     #[must_use]

@@ -88,8 +88,8 @@ impl Store {
             Event::SliceRemoved(name) => self.remove_slice(&name, settings),
             Event::NodeApplied(node) => self.apply_node(*node, settings),
             Event::LocalAddresses(addresses) => self.apply_local_addresses(addresses, settings),
-            Event::OtherNodeApplied(name, addresses) => self.apply_other_node(&name, &addresses),
-            Event::OtherNodeRemoved(name) => self.apply_other_node(&name, &[]),
+            Event::OtherNodeApplied(name, addresses) => self.apply_other_node(&name, &addresses, settings),
+            Event::OtherNodeRemoved(name) => self.apply_other_node(&name, &[], settings),
             Event::SchedulerMissing(scheduler) => self.apply_scheduler(&scheduler, true),
             Event::SchedulerLoaded(scheduler) => self.apply_scheduler(&scheduler, false),
             Event::ProxyPort(id, state) => self.apply_proxy_port(*id, state),
@@ -252,9 +252,12 @@ impl Store {
         } else {
             self.for_zones.remove(&slice.name);
         }
+        let former = inside(record.slice(&slice.name), settings);
+        let now = inside(Some(&slice), settings);
         self.service_of.insert(slice.name.clone(), slice.service.clone());
         let service = slice.service.clone();
         record.put(*slice);
+        self.note_inside(&former, &now, settings);
         self.count_endpoints(&service, settings);
     }
 
@@ -262,13 +265,39 @@ impl Store {
         let Some(service) = self.service_of.remove(name) else { return };
         self.for_zones.remove(name);
         if let Some(record) = self.records.get_mut(&service) {
+            let former = inside(record.slice(name), settings);
             record.remove(name);
             if record.service.is_some() {
                 self.dirty.push_endpoints(service.clone());
             }
+            self.note_inside(&former, &[], settings);
         }
         self.count_endpoints(&service, settings);
         self.drop_if_empty(&service);
+    }
+
+    /// Notes the endpoints of a slice inside the networks of short circuits: none is a short circuit.
+    fn note_inside(&mut self, former: &[IpAddr], now: &[IpAddr], settings: &Settings) {
+        // What is in both stays in use all the time.
+        let added: Vec<IpAddr> =
+            now.iter().copied().filter(|address| self.facts.add_inside(*address)).collect();
+        let gone = former.iter().copied().filter(|address| self.facts.remove_inside(*address));
+        let changed: Vec<IpAddr> = gone.chain(added).collect();
+        for address in changed {
+            self.dirty_address(address, settings);
+        }
+    }
+
+    /// Has the Services planned again that depend on an address, or would have a short circuit there.
+    fn dirty_address(&mut self, address: IpAddr, settings: &Settings) {
+        self.dirty.extend(self.index.with_address(address).cloned());
+        let (networks, family) = (settings.short_circuit_networks, Family::of(address));
+        let mut node_ports = self.facts.node_port_addresses(family);
+        if networks.around(address).is_some()
+            && node_ports.any(|own| networks.address_for(own) == Some(address))
+        {
+            self.dirty.extend(self.index.with_node_ports(family).cloned());
+        }
     }
 
     /// Counts a Service's endpoints again. If there are very many now, or no longer, all Services'
@@ -343,8 +372,8 @@ impl Store {
         self.facts = std::mem::take(&mut self.facts).with_local_addresses(addresses, settings);
         let changed = former.local_addresses().symmetric_difference(self.facts.local_addresses());
         // In the same order every time, and so the rounds in which they are planned.
-        for address in changed.collect::<BTreeSet<_>>() {
-            self.dirty.extend(self.index.with_address(*address).cloned());
+        for address in changed.copied().collect::<BTreeSet<_>>().iter() {
+            self.dirty_address(*address, settings);
             // The rules of ipvs mode spare the node's own addresses.
             if !settings.mode.leads_by_rules()
                 && settings.is_routed(*address)
@@ -359,19 +388,24 @@ impl Store {
         self.dirty_relay_address(&former, settings);
     }
 
-    fn apply_other_node(&mut self, name: &Arc<str>, addresses: &[IpAddr]) {
+    fn apply_other_node(
+        &mut self,
+        name: &Arc<str>,
+        addresses: &[IpAddr],
+        settings: &Settings,
+    ) {
         let mut addresses = addresses.to_vec();
         addresses.sort_unstable();
         addresses.dedup();
         let former = self.others.remove(name).unwrap_or_default();
         for address in only_in_second(&addresses, &former) {
             if self.facts.remove_other_node(*address, name) {
-                self.dirty.extend(self.index.with_address(*address).cloned());
+                self.dirty_address(*address, settings);
             }
         }
         for address in only_in_second(&former, &addresses) {
             if self.facts.add_other_node(*address, name) {
-                self.dirty.extend(self.index.with_address(*address).cloned());
+                self.dirty_address(*address, settings);
             }
         }
         if !addresses.is_empty() {
@@ -483,6 +517,13 @@ impl Record {
             self.slices.remove(at);
         }
     }
+}
+
+/// The endpoints of a slice inside the networks of short circuits. Most clusters have none.
+fn inside(slice: Option<&EndpointSlice>, settings: &Settings) -> Vec<IpAddr> {
+    let endpoints = slice.into_iter().flat_map(|slice| &slice.endpoints);
+    let addresses = endpoints.map(|endpoint| endpoint.address);
+    addresses.filter(|it| settings.short_circuit_networks.around(*it).is_some()).collect()
 }
 
 fn is_for_zones(slice: &EndpointSlice) -> bool {

@@ -6,6 +6,7 @@
 
 use ipnet::IpNet;
 use plan::capacity::Capacity;
+use plan::model::Family;
 use plan::scheduler::SchedulerName;
 use plan::settings::ShortCircuitNetworks;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -95,6 +96,38 @@ pub struct ShortCircuit {
 // === impl KubeIpvsConfiguration ===
 
 impl KubeIpvsConfiguration {
+    /// With other networks of short circuits than the default ones, or none, where no network is named
+    /// and one of those in use overlaps. Returns a warning of each.
+    #[must_use]
+    pub fn with_short_circuits(mut self, used: &[(IpNet, &'static str)]) -> (Self, Vec<String>) {
+        let mut notes = Vec::new();
+        let overlapping = |network: IpNet| {
+            let overlaps = |other: &IpNet| {
+                network.contains(&other.network()) || other.contains(&network.network())
+            };
+            used.iter().find(|(other, _)| overlaps(other))
+        };
+        let fields = [
+            (Family::V4, "shortCircuit.ipv4", &mut self.short_circuit.ipv4),
+            (Family::V6, "shortCircuit.ipv6", &mut self.short_circuit.ipv6),
+        ];
+        for (family, name, field) in fields.into_iter().filter(|(.., field)| field.is_none()) {
+            let [default, other] = ShortCircuitNetworks::candidates(family);
+            let Some((used, what)) = overlapping(default) else { continue };
+            let chosen = Some(other).filter(|other| overlapping(*other).is_none());
+            let instead = match chosen {
+                Some(other) => format!("they are in {other}"),
+                None => "there are none, and clients in the cluster get this node's endpoints where a                          Service has externalTrafficPolicy Local"
+                    .to_owned(),
+            };
+            notes.push(format!(
+                "{name}: short circuits are not in {default}, the default, since {used} is {what};                  {instead}. Name a network that nothing uses to have them there"
+            ));
+            *field = Some(chosen.map(|network| network.to_string()).unwrap_or_default());
+        }
+        (self, notes)
+    }
+
     /// With our values where there are none.
     #[must_use]
     pub fn with_defaults(mut self) -> Self {

@@ -146,7 +146,10 @@ impl Configuration {
             document.hostname_override = name;
         }
         let action = Action::of(arguments);
+        let used: Vec<_> = validate::used(&document).collect();
+        let (own, yielded) = own.with_short_circuits(&used);
         let own = own.with_defaults();
+        notes.extend(yielded);
         notes.extend(mode::notes(arguments, &document, &own));
         let cidrs = cluster_cidrs(arguments, &document);
         let mut violations =

@@ -13,7 +13,7 @@ use crate::problem::{AddressField, Problem};
 use crate::settings::Settings;
 
 /// A Service's addresses of one family, without those that no Service can have; in IPVS mode also
-/// without those of other nodes and short circuits.
+/// without those of other nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Addresses {
     family: Family,
@@ -51,16 +51,10 @@ impl Addresses {
                 AddressField::LoadBalancer => !settings.load_balancers_before_nodes,
             };
             let node = facts.other_node(address).filter(|_| yields && is_outer);
-            let network = settings.short_circuit_networks.around(address).filter(|_| is_outer);
-            let problem = match (node, network) {
+            let problem = match node {
                 _ if !possible => Problem::ImpossibleAddress { field, address },
-                (Some(node), _) => {
-                    Problem::AddressOfNode { field, address, node: Arc::clone(node) }
-                }
-                (None, Some(network)) => {
-                    Problem::InsideShortCircuitNetwork { field, address, network }
-                }
-                (None, None) => return true,
+                Some(node) => Problem::AddressOfNode { field, address, node: Arc::clone(node) },
+                None => return true,
             };
             problems.push(problem);
             false

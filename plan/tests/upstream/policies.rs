@@ -264,28 +264,77 @@ fn no_short_circuit_is_at_an_address_that_no_host_can_have() {
     }
 }
 
-/// Everything there is taken to be ours.
+/// Submariner's global addresses are there by default.
 #[test]
-fn an_address_inside_the_networks_of_short_circuits_is_left_out() {
-    let mut web = with(CLUSTER, LOCAL, true);
-    web.external = ips(&["251.0.113.6", "feff::1"]);
+fn an_address_inside_the_networks_of_short_circuits_is_served() {
+    let mut web = with(CLUSTER, CLUSTER, false);
+    web.external = ips(&["242.1.255.251", "feff::1"]);
     web.cluster_v6 = Some("fd00:96::9".parse().unwrap());
-    web.load_balancer = ips(&["251.0.113.5", "203.0.113.5"]);
     let mut node = Node::after([sliced(&slice("web-1", "web", &ONE_HERE))]);
     let plan = node.run([applied(&web)]);
-    let [(_, problems)] = &plan.problems[..] else { panic!("{:?}", plan.problems) };
-    assert_eq!(problems.len(), 3, "{problems:?}");
-    assert!(problems.iter().all(|it| matches!(it, Problem::InsideShortCircuitNetwork { .. })));
+    assert_eq!(plan.problems, []);
+    let endpoints = "10.244.0.2:8080, 10.244.1.2:8080";
+    assert_eq!(node.real_servers("TCP 242.1.255.251:80").unwrap(), endpoints);
     check(
         "bound",
         &node.addresses(),
         &[
             "kube-ipvs0 10.96.0.9",
-            "kube-ipvs0 203.0.113.5",
-            "kube-ipvs0 251.0.113.5",
+            "kube-ipvs0 242.1.255.251",
             "kube-ipvs0 fd00:96::9",
+            "kube-ipvs0 feff::1",
         ],
     );
+    // Clients ask for that one: it comes before a short circuit, for whatever reason that is wanted.
+    let mail = Service {
+        created: -1,
+        kind: ServiceKind::LoadBalancer,
+        load_balancer: ips(&["194.1.255.251"]),
+        external_policy: LOCAL,
+        ..service("mail", &["10.96.0.8"])
+    };
+    let plan = node.run([
+        applied(&mail),
+        sliced(&slice("mail-1", "mail", &["10.244.2.2@n3"])),
+        applied(&Service { external: ips(&["242.1.255.251"]), ..web.clone() }),
+    ]);
+    assert_eq!(node.real_servers("TCP 242.1.255.251:80").unwrap(), endpoints);
+    assert!(
+        plan.problems.iter().flat_map(|(_, it)| it).any(|it| matches!(
+            it,
+            Problem::ShortCircuitTaken { .. }
+        )),
+        "{:?}",
+        plan.problems
+    );
+}
+
+/// Bound here, a pod, a node or a pod's network could no longer be reached.
+#[test]
+fn an_address_in_use_is_no_short_circuit_and_yields_at_once() {
+    let mut node = run(&with(CLUSTER, LOCAL, true), &ONE_HERE);
+    let before = node.kernel.clone();
+    let circuit = "TCP 251.0.113.5:80";
+    let others = slice("db-1", "db", &["251.0.113.5@n2"]);
+    let moved = slice("db-1", "db", &["251.0.113.6@n2"]);
+    for (row, comes, goes) in [
+        (
+            "another node",
+            Event::OtherNodeApplied("n2".into(), ips(&["251.0.113.5"])),
+            Event::OtherNodeRemoved("n2".into()),
+        ),
+        ("an endpoint", sliced(&others), Event::SliceRemoved(others.name.clone())),
+        ("an endpoint that moves", sliced(&others), sliced(&moved)),
+    ] {
+        let plan = node.run([comes]);
+        assert_eq!(node.real_servers(circuit), None, "{row}");
+        assert!(!node.addresses().contains("kube-ipvs0 251.0.113.5"), "{row}");
+        assert_eq!(node.set("KUBE-SHORT-CIRCUIT"), [].into(), "{row}");
+        let [(_, problems)] = &plan.problems[..] else { panic!("{row}: {:?}", plan.problems) };
+        assert!(matches!(&problems[..], [Problem::NoShortCircuit { .. }]), "{row}: {problems:?}");
+        node.run([goes]);
+        assert_eq!(node.kernel, before, "{row}");
+    }
 }
 
 /// No host should use the networks of short circuits. A node that does keeps its own address.

@@ -237,14 +237,15 @@ pub const OWN_FIELDS: [Setting; 28] = [
         DoesIn(
             Mode::Ipvs,
             "Unused network of up to 24 bits for short circuits: through them, clients in the cluster \
-             reach all endpoints at an address with externalTrafficPolicy Local. Empty: these clients \
-             get what clients outside get",
+             reach all endpoints at an address with externalTrafficPolicy Local. Unset, and the \
+             default is in use by clusterCIDR or nodePortAddresses: 0.0.0.0/8, or empty. Empty: \
+             these clients get what clients outside get",
         ),
     ),
     field(
         "shortCircuit.ipv6",
         "network",
-        DoesIn(Mode::Ipvs, "The same for IPv6, up to 96 bits"),
+        DoesIn(Mode::Ipvs, "The same for IPv6, up to 96 bits; fefe::/16 in place of 0.0.0.0/8"),
     ),
     field(
         "udpIdleTimeout",

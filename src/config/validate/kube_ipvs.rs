@@ -263,7 +263,7 @@ const fn route_lengths(family: Family) -> RangeInclusive<u8> {
 }
 
 /// The networks that are known to be in use, with what for. One of length 0 names no network.
-fn used(document: &KubeProxyConfiguration) -> impl Iterator<Item = (IpNet, &'static str)> {
+pub fn used(document: &KubeProxyConfiguration) -> impl Iterator<Item = (IpNet, &'static str)> {
     let nodes = networks(&document.node_port_addresses);
     let nodes = nodes.into_iter().map(|net| (net, "of nodePortAddresses"));
     special().chain(pods(document)).chain(nodes).filter(|(net, _)| net.prefix_len() > 0)

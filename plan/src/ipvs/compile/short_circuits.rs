@@ -75,11 +75,11 @@ impl Compiler<'_> {
         self.possible(frontend).filter(|_| self.service.is_external_policy_local())
     }
 
-    /// A frontend's short circuit, unless its address is excluded or the node's own.
+    /// A frontend's short circuit, unless its address is excluded or known to be in use: bound here,
+    /// it could no longer be reached.
     fn possible(&self, frontend: &Frontend) -> Option<Frontend> {
         let address = self.settings.short_circuit_networks.address_for(frontend.address)?;
-        let is_free =
-            !self.settings.excludes(address) && !self.facts.local_addresses().contains(&address);
+        let is_free = !self.settings.excludes(address) && !self.facts.is_in_use(address);
         is_free.then_some(Frontend { address, ..*frontend })
     }
 
