@@ -59,7 +59,7 @@ struct Client {
     /// brought up to date when the client comes first.
     noted: Instant,
     used: LastUsed,
-    /// What serves it. None yet while its socket is made.
+    /// Its flow, and the clients of its proxy port. None yet while its socket is made.
     served_by: Option<(UdpClients, Weak<Flow>)>,
 }
 
