@@ -3,12 +3,14 @@
 mod conntrack;
 mod fallback;
 pub(crate) mod foresight;
+pub(crate) mod input_rules;
 mod local_ports;
 mod oom;
 pub(crate) mod survey;
 pub(crate) mod sysctls;
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use ipnet::IpNet;
@@ -17,14 +19,15 @@ use plan::iptables::constant::COUNTERS;
 use plan::mode::Mode;
 use plan::model::Family;
 use plan::scheduler::SchedulerName;
-use plan::settings::{Settings, ShortCircuitNetworks};
+use plan::settings::{AcceptServiceTraffic, Settings, ShortCircuitNetworks};
 use tracing::{info, warn};
 
+use self::input_rules::Obstacle;
 use crate::cleanup;
 use crate::config::{Action, Configuration, IpvsTimeouts};
 use crate::kernel::linux::Linux;
 use crate::kernel::nfacct::NfacctClient;
-use crate::kernel::probe::{self, Attempts, Facts, Findings, IpvsAttempts};
+use crate::kernel::probe::{self, Attempts, Facts, Findings, IpvsAttempts, ProbeError};
 use crate::kernel::rules::{Backend, Rules};
 use crate::kernel::sysctl::ServiceAddressesArp;
 use crate::kernel::{modules, sysctl};
@@ -34,6 +37,14 @@ pub(crate) use fallback::FallenBack;
 const PROBE_ADDRESS: [u8; 4] = [198, 51, 100, 0];
 const PROBE_PORT: u16 = 20_000;
 
+/// Number of attempts at a family's iptables while another program is in the way, and the time from one to
+/// the next.
+const PROBES: u32 = 3;
+const PROBE_PAUSE: Duration = Duration::from_secs(5);
+
+/// An attempt that takes longer is not made again at the same start.
+const LONGEST_PROBE: Duration = Duration::from_secs(30);
+
 /// A host that is ready.
 pub(crate) struct Host {
     /// The configuration for the mode that the host can do, with the families and abilities that it
@@ -41,11 +52,15 @@ pub(crate) struct Host {
     pub(crate) configuration: Configuration,
     /// Reason for which the mode is not the preferred one; none: it is.
     pub(crate) fallen_back: Option<FallenBack>,
+    /// Reasons for which families are not served that the kernel has, in words.
+    pub(crate) dropped_families: Vec<String>,
     /// The kind of iptables that holds the rules of each of these families. Nothing says that it
     /// is the same one: what is installed and in use is found out for each.
     pub(crate) backends: HashMap<Family, Backend>,
     /// Its kernel.
     pub(crate) linux: Linux,
+    /// Limits of the host that Services feel, in words. Each has been logged.
+    pub(crate) limits: Vec<String>,
 }
 
 /// Host whose abilities are known. Nothing was changed but what a probe makes.
@@ -54,42 +69,80 @@ struct Examined {
     configuration: Configuration,
     /// Reason for which the mode is not the preferred one; none: it is.
     fallen_back: Option<FallenBack>,
+    /// Reasons for which families are not served that the kernel has, in words.
+    dropped_families: Vec<String>,
     /// The families that it can do, with their programs.
     rules: HashMap<Family, Rules>,
 }
 
+// === impl Examined ===
+
+impl Examined {
+    /// Checks that the families that are served now can be served.
+    fn keeps(&self, served: &[Family]) -> anyhow::Result<()> {
+        let Settings { families, mode, .. } = &self.configuration.settings;
+        keep_families(families, served, *mode, &self.dropped_families)
+    }
+}
+
+fn keep_families(
+    possible: &[Family],
+    served: &[Family],
+    mode: Mode,
+    dropped: &[String],
+) -> anyhow::Result<()> {
+    let lost = served.iter().filter(|family| !possible.contains(family));
+    let lost: Vec<String> = lost.map(ToString::to_string).collect();
+    if !lost.is_empty() {
+        bail!(
+            "the node serves {} now, and could not any more in mode {mode}:
+- {}",
+            lost.join(" and "),
+            dropped.join(
+                "
+- "
+            )
+        );
+    }
+    Ok(())
+}
+
 /// Prepares the host for planning, in the mode that it can do. An error names everything that is
-/// missing.
-pub(crate) fn prepare(configuration: &Configuration) -> anyhow::Result<Host> {
+/// missing, and the families of those `served` so far that would not be served any more.
+pub(crate) fn prepare(configuration: &Configuration, served: &[Family]) -> anyhow::Result<Host> {
     oom::set_score(Path::new(oom::PATH), configuration.oom_score_adj);
-    let Examined { configuration, fallen_back, rules } = examine(configuration)?;
+    let examined = examine(configuration)?;
+    examined.keeps(served)?;
+    let Examined { configuration, fallen_back, dropped_families, rules } = examined;
+    let mut limits = Vec::new();
     let settings = Settings {
         random_fully: rules.values().all(Rules::random_fully),
         ..configuration.settings.clone()
     };
     let backends = rules.iter().map(|(family, rules)| (*family, rules.backend())).collect();
     let (settings, linux) = match settings.mode {
-        Mode::Ipvs => prepare_ipvs(&configuration, settings, rules)?,
-        Mode::Userspace => prepare_userspace(&configuration, settings, rules)?,
-        Mode::Iptables => prepare_iptables(&configuration, settings, rules)?,
+        Mode::Ipvs => prepare_ipvs(&configuration, settings, rules, &mut limits)?,
+        Mode::Userspace => prepare_userspace(&configuration, settings, rules, &mut limits)?,
+        Mode::Iptables => prepare_iptables(&configuration, settings, rules, &mut limits)?,
     };
     if let Some(warning) = local_ports::warning(Path::new(sysctl::ROOT)) {
         warn!("{warning}");
     }
     let configuration = Configuration { settings, ..configuration };
-    Ok(Host { configuration, fallen_back, backends, linux })
+    Ok(Host { configuration, fallen_back, dropped_families, backends, linux, limits })
 }
 
 /// Checks that the host can be prepared for a configuration, while it serves with another one.
 /// Removes what the check has made.
 ///
 /// # Errors
-/// With everything that is missing.
-pub(crate) fn check(configuration: &Configuration) -> anyhow::Result<()> {
+/// With everything that is missing, and the families of those `served` now that would not be served
+/// any more.
+pub(crate) fn check(configuration: &Configuration, served: &[Family]) -> anyhow::Result<()> {
     let had_dummy = Linux::has_dummy();
     let examined = examine(configuration);
     remove_dummy_unless(had_dummy);
-    examined.map(drop)
+    examined?.keeps(served)
 }
 
 /// Finds out in which mode the host can serve. In its configuration are the families that it can do.
@@ -98,7 +151,9 @@ fn examine(configuration: &Configuration) -> anyhow::Result<Examined> {
     let had_dummy = Linux::has_dummy();
     let (mut configuration, mut findings) = (configuration.clone(), probe(configuration, &rules));
     let mut fallen_back = None;
-    if let Some(because) = fallback::decide(&configuration.modes, &findings.fatal(), || {
+    // A lock that is held for a moment is no reason for another mode.
+    let missing = if findings.are_momentary() { Vec::new() } else { findings.fatal() };
+    if let Some(because) = fallback::decide(&configuration.modes, &missing, || {
         cleanup::ipvs_state(&configuration.settings).map_err(|error| error.to_string())
     })? {
         remove_dummy_unless(had_dummy);
@@ -113,21 +168,48 @@ fn examine(configuration: &Configuration) -> anyhow::Result<Examined> {
     rules.retain(|family, _| findings.families.contains(family));
     let rules = rules.into_iter().filter_map(|(family, rules)| Some((family, rules.ok()?)));
     let rules = rules.collect();
+    let dropped_families = findings.dropped_families();
     configuration.settings.families = findings.families;
-    Ok(Examined { configuration, fallen_back, rules })
+    Ok(Examined { configuration, fallen_back, dropped_families, rules })
 }
 
 /// Looks again at whether this host can do the preferred mode, which it could not when the program
-/// started. Removes what the look has made.
+/// started, without losing a family that it serves now. Removes what the look has made.
 ///
 /// # Errors
 /// With everything that is missing.
 pub(crate) fn look_again(configuration: &Configuration) -> Result<(), Vec<String>> {
+    let served = &configuration.settings.families;
     let configuration = configuration.in_mode(configuration.modes.preferred);
     let had_dummy = Linux::has_dummy();
     let findings = probe(&configuration, &open_rules(&configuration));
     remove_dummy_unless(had_dummy);
-    if findings.is_usable() { Ok(()) } else { Err(findings.fatal()) }
+    if !findings.is_usable() {
+        return Err(findings.fatal());
+    }
+    let keeps = served.iter().all(|family| findings.families.contains(family));
+    if keeps { Ok(()) } else { Err(findings.dropped_families()) }
+}
+
+/// Tries a family's iptables, and again if another program is in the way: the node would go without the
+/// family until its next start.
+fn patiently(
+    pause: Duration,
+    mut attempt: impl FnMut() -> Result<(), ProbeError>,
+) -> Result<(), ProbeError> {
+    let mut left = PROBES - 1;
+    loop {
+        let began = Instant::now();
+        let result = attempt();
+        let took = began.elapsed();
+        let is_momentary = matches!(&result, Err(error) if error.is_momentary);
+        if !is_momentary || left == 0 || took > LONGEST_PROBE {
+            return result;
+        }
+        left -= 1;
+        // iptables waits for its lock itself.
+        std::thread::sleep(pause.saturating_sub(took));
+    }
 }
 
 /// Removes the interface that a probe of mode ipvs has made, unless it was there before.
@@ -155,18 +237,20 @@ fn prepare_ipvs(
     configuration: &Configuration,
     mut settings: Settings,
     rules: HashMap<Family, Rules>,
+    limits: &mut Vec<String>,
 ) -> anyhow::Result<(Settings, Linux)> {
     let proc_sys = Path::new(sysctl::ROOT);
     let arp = configuration.service_addresses_arp;
     let wanted = wanted_sysctls(configuration);
     let mut failed = sysctls::set(proc_sys, &wanted);
     let of_estimators = sysctls::set_estimators(proc_sys, &configuration.estimators);
-    failed.extend(sysctls::track_connections(&configuration.conntrack));
+    failed.extend(sysctls::track_connections(&configuration.conntrack, limits));
     if !failed.is_empty() {
         bail!("{}", failed.join("\n"));
     }
     settings.short_circuit_networks =
         possible_short_circuit_networks(settings.short_circuit_networks, &rules);
+    warn_of_obstacles(&settings, &rules);
     let mut linux = Linux::open(rules, Mode::Ipvs)?;
     let mut kept = sysctl::existing(proc_sys, wanted);
     kept.extend(of_estimators);
@@ -178,8 +262,27 @@ fn prepare_ipvs(
         leave_out_neighbours(&mut settings.service_routes, &neighbourhoods);
     }
     spare_neighbours(&settings, &neighbourhoods)?;
+    warn_of(input_rules::in_exclusions(&settings.exclude, &neighbourhoods));
     warn_of_local_networks(proc_sys, arp);
     Ok((settings, linux))
+}
+
+/// Logs what of the host's own rules keeps Service traffic from IPVS.
+fn warn_of_obstacles(settings: &Settings, rules: &HashMap<Family, Rules>) {
+    let read = |(family, rules): (&Family, &Rules)| Some((*family, rules.saved().ok()?));
+    let saved: Vec<(Family, String)> = match settings.accept_service_traffic {
+        AcceptServiceTraffic::Always => Vec::new(),
+        AcceptServiceTraffic::Never => rules.iter().filter_map(read).collect(),
+    };
+    let saved = saved.iter().map(|(family, text)| (*family, text.as_str()));
+    warn_of(input_rules::in_input(settings, saved));
+    warn_of(input_rules::in_routing(settings));
+}
+
+fn warn_of(obstacles: Vec<Obstacle>) {
+    for Obstacle { what, remedy } in obstacles {
+        warn!("{what}; {remedy}");
+    }
 }
 
 /// Makes the counters that rules name: without one, the kernel refuses the rule. Returns false if
@@ -201,6 +304,7 @@ fn prepare_iptables(
     configuration: &Configuration,
     mut settings: Settings,
     rules: HashMap<Family, Rules>,
+    limits: &mut Vec<String>,
 ) -> anyhow::Result<(Settings, Linux)> {
     let proc_sys = Path::new(sysctl::ROOT);
     let mut wanted = wanted_sysctls(configuration);
@@ -211,7 +315,7 @@ fn prepare_iptables(
     }
     let mut failed = sysctls::set(proc_sys, &wanted);
     // Before the sysctl is read that decides about invalid packets.
-    failed.extend(sysctls::track_connections(&configuration.conntrack));
+    failed.extend(sysctls::track_connections(&configuration.conntrack, limits));
     if !failed.is_empty() {
         bail!("{}", failed.join("\n"));
     }
@@ -220,6 +324,11 @@ fn prepare_iptables(
         info!("nf_conntrack_tcp_be_liberal set, not installing DROP rules for INVALID packets");
     }
     settings.nfacct = can_count(&rules) && make_counters();
+    let lack = lack_of_localhost_node_ports(configuration, proc_sys);
+    if let Some(lack) = &lack {
+        warn!("{lack}");
+        settings.iptables_localhost_node_ports = false;
+    }
     let local_networks = settings.iptables_localhost_node_ports.then(sysctl::local_networks_routed);
     let mut linux = Linux::open(rules, Mode::Iptables)?;
     linux.keep_sysctls(sysctl::existing(proc_sys, wanted));
@@ -233,11 +342,41 @@ fn prepare_iptables(
     Ok((settings, linux))
 }
 
+/// Returns why rules of mode iptables cannot lead NodePorts on localhost, in words; none: they can, or
+/// are not to.
+#[must_use]
+pub(crate) fn lack_of_localhost_node_ports(
+    configuration: &Configuration,
+    proc_sys: &Path,
+) -> Option<String> {
+    let wanted = sysctl::local_networks_routed();
+    let is_asked = configuration.settings.iptables_localhost_node_ports
+        && configuration.action != Action::InitOnly;
+    if !is_asked || sysctl::can_have(proc_sys, &wanted) {
+        return None;
+    }
+    let instead = if configuration.localhost_node_ports {
+        "kube-ipvs goes on listening there (localhostNodePorts)"
+    } else {
+        "NodePorts are not reached at 127.0.0.1"
+    };
+    Some(format!(
+        "rules cannot lead NodePorts on localhost: {} is not {}, and this process may not set it: \
+         {instead}. Set it on the host (sysctl -w {}={}), or have the pod start in mode iptables, whose \
+         init container sets it",
+        wanted.name(),
+        wanted.value,
+        wanted.name(),
+        wanted.value
+    ))
+}
+
 /// Sets what mode userspace needs, and opens the kernel.
 fn prepare_userspace(
     configuration: &Configuration,
     mut settings: Settings,
     rules: HashMap<Family, Rules>,
+    limits: &mut Vec<String>,
 ) -> anyhow::Result<(Settings, Linux)> {
     let proc_sys = Path::new(sysctl::ROOT);
     let mut wanted = wanted_sysctls(configuration);
@@ -246,7 +385,7 @@ fn prepare_userspace(
         settings.syn_copies = possible_syn_copies(&rules);
     }
     let mut failed = sysctls::set(proc_sys, &wanted);
-    failed.extend(sysctls::track_connections(&configuration.conntrack));
+    failed.extend(sysctls::track_connections(&configuration.conntrack, limits));
     if !failed.is_empty() {
         bail!("{}", failed.join("\n"));
     }
@@ -392,11 +531,11 @@ fn gather(configuration: &Configuration, rules: &HashMap<Family, Result<Rules, S
             of_ipvs: is_ipvs.then_some(of_ipvs),
             iptables: &mut |family| match rules.get(&family) {
                 Some(Ok(rules)) if is_ipvs => {
-                    rules.probe(networks.of(family)).map_err(|error| error.to_string())
+                    patiently(PROBE_PAUSE, || Ok(rules.probe(networks.of(family))?))
                 }
-                Some(Ok(rules)) => rules.try_features(*mode),
-                Some(Err(error)) => Err(error.clone()),
-                None => Err("not looked for".into()),
+                Some(Ok(rules)) => patiently(PROBE_PAUSE, || rules.try_features(*mode)),
+                Some(Err(error)) => Err(error.clone().into()),
+                None => Err("not looked for".to_owned().into()),
             },
         },
     )
@@ -444,11 +583,46 @@ fn try_scheduler(scheduler: &SchedulerName) -> anyhow::Result<()> {
 }
 
 fn timeouts(wanted: IpvsTimeouts) -> anyhow::Result<ipvs::Timeouts> {
-    let seconds = |duration: std::time::Duration| {
+    let seconds = |duration: Duration| {
         u32::try_from(duration.as_secs()).context("an IPVS timeout is longer than the kernel takes")
     };
     Ok(ipvs::Timeouts::default()
         .with_tcp(seconds(wanted.tcp)?)
         .with_tcp_fin(seconds(wanted.tcp_fin)?)
         .with_udp(seconds(wanted.udp)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_probe_is_made_again_while_another_program_is_in_the_way() {
+        let busy = || ProbeError { words: "the lock".to_owned(), is_momentary: true };
+        for (results, n_attempts, works) in [
+            (vec![Ok(())], 1, true),
+            (vec![Err(busy()), Err(busy()), Ok(())], 3, true),
+            (vec![Err(busy()), Err(busy()), Err(busy()), Ok(())], 3, false),
+            (vec![Err("no module".to_owned().into()), Ok(())], 1, false),
+        ] {
+            let mut made = 0;
+            let result = patiently(Duration::ZERO, || {
+                made += 1;
+                results[made - 1].clone()
+            });
+            assert_eq!((made, result.is_ok()), (n_attempts, works), "{results:?}");
+        }
+    }
+
+    #[test]
+    fn a_family_that_is_served_is_not_given_up_by_a_switch() {
+        let dropped = ["ip6tables does not work".to_owned()];
+        let keep = |possible: &[Family], served: &[Family]| {
+            keep_families(possible, served, Mode::Iptables, &dropped).map_err(|it| it.to_string())
+        };
+        let lost = keep(&[Family::V4], &Family::BOTH).unwrap_err();
+        assert!(lost.contains("serves IPv6 now") && lost.contains("ip6tables does not"), "{lost}");
+        keep(&Family::BOTH, &[Family::V6]).unwrap();
+        keep(&[Family::V4], &[]).unwrap();
+    }
 }

@@ -22,9 +22,11 @@ use plan::settings::{Settings, ShortCircuitNetworks};
 const SETS: &str = include_str!("bed/left_by_kube_proxy/ipset");
 /// The sets of IPv4 that kube-proxy does not have.
 const V4_SETS_OF_OURS: &str = "create KUBE-SHORT-CIRCUIT hash:ip,port family inet
-create KUBE-SPARE-SHORT-CIRCUIT hash:ip,port family inet
 create KUBE-NO-ENDPOINTS hash:ip,port family inet
 create KUBE-NO-LOCAL-ENDPOINTS hash:ip,port family inet
+";
+/// A set of earlier versions.
+const FORMER_SET: &str = "create KUBE-SPARE-SHORT-CIRCUIT hash:ip,port family inet
 ";
 const RULES: &str = include_str!("bed/left_by_kube_proxy/iptables");
 const VIRTUAL_SERVERS: &str = include_str!("bed/left_by_kube_proxy/ipvsadm");
@@ -200,7 +202,7 @@ fn rule_set(family: Family) -> RuleSet {
     let settings = RuleSetSettings::new(false, 14, LocalTraffic::Unknown, true).unwrap();
     RuleSet::new(
         family,
-        &settings.with_short_circuit_networks(ShortCircuitNetworks::default().networks(family)),
+        &settings.with_short_circuit_network(ShortCircuitNetworks::default().of(family)),
     )
 }
 
@@ -258,7 +260,11 @@ fn one_run_removes_what_all_modes_left_and_nothing_else() {
             assert!(left.contains(sign), "{sign}");
         }
         let outcome = node.clean(&[]);
-        assert!(outcome.is_complete() && outcome.kept.is_empty(), "{outcome}");
+        assert!(outcome.is_complete(), "{outcome}");
+        let [others] = &outcome.kept[..] else { panic!("{outcome}") };
+        for frontend in ["172.30.0.1:443", "192.168.0.11:5555", "192.168.0.11:30080"] {
+            assert!(others.contains(frontend), "{outcome}");
+        }
         assert_same(&before, &node.dump());
         for part in ["nftables table", "5 virtual servers", "interface kube-ipvs0", "38 sets"] {
             assert!(outcome.to_string().contains(part), "{part}: {outcome}");
@@ -317,7 +323,7 @@ fn what_is_excluded_stays() {
         entries.clone().count() == 2 && entries.clone().all(|e| e.contains("10.96.0.99")),
         "{sets}"
     );
-    assert_eq!(outcome.kept.len(), 3, "{outcome}");
+    assert_eq!(outcome.kept.len(), 4, "{outcome}");
     let again = node.clean(&["10.96.0.96/28"]);
     assert_eq!((again.removed.len(), again.kept, again.failures.len()), (0, outcome.kept, 0));
 }
@@ -393,7 +399,8 @@ fn moving_over_from_the_iptables_mode_leaves_our_rules_alone() {
         node.0.enter(write).unwrap();
         let ours = node.dump();
         let fresh = Node::shared(kind);
-        fresh.tool("ipset", &["restore"], &format!("{SETS}{V4_SETS_OF_OURS}{}", v6_sets()));
+        let sets = format!("{SETS}{V4_SETS_OF_OURS}{FORMER_SET}{}", v6_sets());
+        fresh.tool("ipset", &["restore"], &sets);
         fresh.be_iptables_mode(kind);
         fresh.be_nftables_mode();
         // Before our own rules are there, the proxy that is at work loses nothing that it uses.
@@ -446,7 +453,8 @@ fn handed_over_a_node_has_what_kube_proxys_ipvs_mode_knows_and_all_of_that() {
                 .collect()
         };
         let before = others(&node.dump());
-        node.tool("ipset", &["-exist", "restore"], V4_SETS_OF_OURS);
+        let sets = format!("{V4_SETS_OF_OURS}{FORMER_SET}");
+        node.tool("ipset", &["-exist", "restore"], &sets);
         node.restore(kind, Family::V4, &rule_set(Family::V4).first_input());
         // A short circuit, and a set that has grown.
         node.tool("ip", &["addr", "add", "240.113.0.5/32", "dev", "kube-ipvs0"], "");

@@ -131,8 +131,8 @@ impl Metered {
 }
 
 impl Kernel for Metered {
-    fn count_open_connections(&mut self) -> Result<OpenConnections, ReadError> {
-        self.counted(Kernel::count_open_connections)
+    fn count_open_connections(&mut self, most: u64) -> Result<Option<OpenConnections>, ReadError> {
+        self.counted(|kernel| kernel.count_open_connections(most))
     }
 
     fn loaded_schedulers(&mut self, names: Vec<SchedulerName>) -> Vec<SchedulerName> {

@@ -69,7 +69,7 @@ fn unusable(kind: Kind) -> Result<Option<String>> {
         let rules = Rules::open(Family::V4, kind.variant()).map_err(|error| error.to_string())?;
         // Loads the modules.
         node::open(kind).map_err(|error| error.to_string())?;
-        rules.try_features(Mode::Iptables)
+        rules.try_features(Mode::Iptables).map_err(|error| error.words)
     };
     Ok(namespace.enter(tried)?.err())
 }

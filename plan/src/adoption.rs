@@ -152,32 +152,47 @@ impl Unadopted {
         self.beside.routes.iter().any(|route| route.prefix_len() < route.max_prefix_len())
     }
 
-    /// Takes out the entries of a set that are left, and returns the operations that remove them.
-    /// Those that must not be touched stay.
+    /// Takes out entries of a set that are left, and returns the operations that remove them: a part
+    /// of them per call, and none at the end. Those that must not be touched stay.
     pub fn excess_entries(
         &mut self,
         set: SetId,
+        at_most: usize,
         desired: &Desired,
         settings: &Settings,
     ) -> Vec<Op> {
         let Some(left) = self.beside.sets.get_mut(&set) else { return Vec::new() };
-        let is_ours = |entry: &Entry| diff::is_removable(entry, desired, settings);
-        let mut ours: Vec<Entry> = left.entries.extract_if(is_ours).collect();
+        let is_ours = |entry: &&Entry| diff::is_removable(entry, desired, settings);
+        let mut ours: Vec<Entry> = left.entries.iter().filter(is_ours).copied().collect();
         ours.sort_unstable();
+        ours.truncate(at_most);
+        left.entries.retain(|entry| ours.binary_search(entry).is_err());
         ours.into_iter().map(|entry| Op::RemoveEntry(set, entry)).collect()
     }
 
-    /// Takes out the addresses that are left, but for those that must not be touched. Returns the
-    /// operations that remove them and the local routes that stood for others.
-    pub fn excess_addresses(&mut self, settings: &Settings) -> Vec<Op> {
-        let is_ours = |address: &IpAddr| {
-            settings.families.contains(&Family::of(*address)) && !settings.excludes(*address)
+    /// Takes out addresses that are left, but for those that must not be touched. Returns the
+    /// operations that remove them, a part of them per call; and with the last part, those that remove
+    /// the local routes that stood for others.
+    pub fn excess_addresses(&mut self, at_most: usize, settings: &Settings) -> Vec<Op> {
+        let is_ours = |address: &&IpAddr| {
+            settings.families.contains(&Family::of(**address)) && !settings.excludes(**address)
         };
-        let mut ours: Vec<IpAddr> = self.beside.addresses.extract_if(is_ours).collect();
+        let mut ours: Vec<IpAddr> = self.beside.addresses.iter().filter(is_ours).copied().collect();
         diff::sort_for_removal(&mut ours);
+        let is_last = ours.len() <= at_most;
+        ours.truncate(at_most);
+        for address in &ours {
+            self.beside.addresses.remove(address);
+        }
         let mut ops: Vec<Op> = ours.into_iter().map(Op::UnbindAddress).collect();
-        let routes = diff::routes(&self.beside.routes, settings);
-        ops.extend(routes.into_iter().filter(|op| !op.is_prerequisite()));
+        if is_last {
+            for op in diff::routes(&self.beside.routes, settings) {
+                if let Op::RemoveRoute(network) = &op {
+                    self.beside.routes.remove(network);
+                    ops.push(op);
+                }
+            }
+        }
         ops
     }
 

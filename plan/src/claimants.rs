@@ -101,12 +101,6 @@ impl Claimants {
         before.map(|rank| &rank.service).or(self.owners.get(frontend))
     }
 
-    /// True if a Service has a frontend or waits for it.
-    pub(crate) fn has_claim(&self, frontend: &Frontend, rank: &ClaimRank) -> bool {
-        self.owners.get(frontend) == Some(&rank.service)
-            || self.waiting.get(frontend).is_some_and(|ranks| ranks.contains(rank))
-    }
-
     /// Claims a frontend. `owner` is the rank of the claim by which its owner has it.
     pub(crate) fn claim(
         &mut self,

@@ -1,6 +1,6 @@
 //! The closed list of everything that can change the input.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use crate::hand_drain::HandDrain;
@@ -27,6 +27,8 @@ pub enum Event {
     OtherNodeApplied(Arc<str>, Vec<IpAddr>),
     /// Another node has left the cluster.
     OtherNodeRemoved(Arc<str>),
+    /// The API server is reached at these addresses and ports, and at no others.
+    ApiServerAddresses(Vec<SocketAddr>),
     /// The kernel does not have this scheduler: Services that chose it get the operator's.
     SchedulerMissing(SchedulerName),
     /// The kernel may have this scheduler now: Services that chose it get it, or it is missing.

@@ -6,6 +6,7 @@
 
 mod addresses;
 mod budget;
+mod listeners;
 #[cfg(test)]
 mod tests;
 
@@ -131,6 +132,7 @@ impl<'a> Exposure<'a> {
             return None;
         }
         let addresses = Addresses::of(service, family, facts, settings, &mut self.problems);
+        listeners::note(service, &addresses, facts, settings, &mut self.problems);
         let endpoints = EndpointsByPort::new(family, slices);
         let mut local_ready = HashSet::default();
         let mut ports = Vec::with_capacity(service.ports.len());

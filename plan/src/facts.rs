@@ -2,10 +2,10 @@
 //! the endpoints that its operator drains.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::hand_drain::{HandDrain, HandDrains};
 use crate::hash::{HashMap, HashSet};
@@ -23,6 +23,8 @@ pub struct NodeFacts {
     node_ports: Vec<IpAddr>,
     /// The addresses of the cluster's other nodes, and the names of those that have each, in order.
     others: HashMap<IpAddr, Vec<Arc<str>>>,
+    /// Addresses and ports by which this node reaches the API server, whatever says so.
+    api_server: BTreeSet<SocketAddr>,
     /// Schedulers that the kernel does not have.
     missing_schedulers: BTreeSet<SchedulerName>,
     /// Families with more than [`MANY_ENDPOINTS`].
@@ -136,6 +138,50 @@ impl NodeFacts {
         self.others.get(&address)?.first().filter(|_| !self.local.contains(&address))
     }
 
+    /// Notes where the API server is reached. Returns the addresses of which that is new.
+    pub(crate) fn note_api_server(&mut self, new: BTreeSet<SocketAddr>) -> BTreeSet<IpAddr> {
+        let former = std::mem::replace(&mut self.api_server, new);
+        former.symmetric_difference(&self.api_server).map(SocketAddr::ip).collect()
+    }
+
+    /// True if the API server is reached by an address.
+    pub(crate) fn has_api_server(&self, address: IpAddr) -> bool {
+        self.api_server.iter().any(|server| server.ip() == address)
+    }
+
+    /// The ports at which the API server is reached by an address, unless this node has it.
+    pub(crate) fn api_server_ports(&self, address: IpAddr) -> impl Iterator<Item = u16> {
+        let is_elsewhere = !self.local.contains(&address);
+        let all = SocketAddr::new(address, 0)..=SocketAddr::new(address, u16::MAX);
+        self.api_server.range(all).filter(move |_| is_elsewhere).map(SocketAddr::port)
+    }
+
+    /// The ports at which the API server listens on this node's own addresses.
+    pub(crate) fn own_api_server_ports(&self) -> impl Iterator<Item = u16> {
+        self.api_server.iter().filter(|it| self.local.contains(&it.ip())).map(SocketAddr::port)
+    }
+
+    /// The network of pods that an address is inside of, unless this node has the address.
+    ///
+    /// A network that has a Service's own cluster address as well is not of pods only: some write
+    /// one around all that the cluster has, load balancers included.
+    pub(crate) fn pod_network_around(
+        &self,
+        address: IpAddr,
+        cluster_address: Option<IpAddr>,
+        settings: &Settings,
+    ) -> Option<IpNet> {
+        let configured: &[IpNet] = match &settings.local_detection {
+            LocalDetection::ClusterCidr(networks) => networks,
+            _ => &[],
+        };
+        let mut networks = self.node.pod_cidrs.iter().chain(configured).copied();
+        let is_of_pods = |network: &IpNet| {
+            network.contains(&address) && !cluster_address.is_some_and(|it| network.contains(&it))
+        };
+        networks.find(is_of_pods).filter(|_| !self.local.contains(&address))
+    }
+
     /// True if all service ports of a family together have very many endpoints.
     #[must_use]
     pub fn has_many_endpoints(&self, family: Family) -> bool {
@@ -224,6 +270,30 @@ impl NodeFacts {
     #[must_use]
     pub fn local_addresses(&self) -> &HashSet<IpAddr> {
         &self.local
+    }
+
+    /// The networks of a family in which this node's addresses serve NodePorts. One of length 0: all
+    /// of them do.
+    #[must_use]
+    pub fn node_port_networks(&self, settings: &Settings, family: Family) -> Vec<IpNet> {
+        let everything = match family {
+            Family::V4 => IpNet::V4(Ipv4Net::default()),
+            Family::V6 => IpNet::V6(Ipv6Net::default()),
+        };
+        let (own, chosen) = match &settings.node_port_addresses {
+            NodePortAddresses::Primary(besides) => (self.own_address(family), &besides[..]),
+            NodePortAddresses::Networks(chosen) => (None, &chosen[..]),
+            NodePortAddresses::All => (None, &[][..]),
+        };
+        if settings.node_port_addresses.are_all(family) {
+            return vec![everything];
+        }
+        let chosen = chosen.iter().filter(|net| Family::of_net(net) == family);
+        let mut networks: Vec<IpNet> = chosen.map(IpNet::trunc).collect();
+        networks.extend(own.map(IpNet::from));
+        networks.sort_unstable();
+        networks.dedup();
+        networks
     }
 
     /// The addresses of a family that serve node ports, in order.

@@ -26,7 +26,7 @@
 //! - [`routes`]: local routes in the place of addresses; `address`: addresses that no client could
 //!   mean;
 //! - [`op`]: one kernel change as a value; [`order`]: the order of a new
-//!   virtual server's real servers; [`table`]: the kernel's order of virtual servers; [`actual`]: what was read back from the kernel;
+//!   virtual server's real servers; [`actual`]: what was read back from the kernel;
 //!   [`capacity`]: the number of entries that a set holds; [`growth`]: when sets have to grow;
 //!   [`virtual_server`]: desired and actual to operations, for one virtual server; [`adoption`]: how
 //!   what is there already is adopted;
@@ -73,7 +73,6 @@ pub mod scheduler;
 pub mod sets;
 pub mod settings;
 pub mod store;
-pub mod table;
 pub mod trace;
 pub mod userspace;
 pub mod virtual_server;

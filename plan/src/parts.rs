@@ -25,9 +25,7 @@ pub(crate) struct PartLimit {
     pub(crate) up_to: ClaimClass,
 }
 
-/// Change of one claim. Claims are made in the order of their classes, and go in reverse: so a
-/// spare short circuit never counts for a moment because the first one is not there yet, or no
-/// longer.
+/// Change of one claim. Claims are made in the order of their classes, and go in reverse.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Step {
     Remove(Reverse<ClaimClass>),

@@ -13,7 +13,7 @@ use crate::mode::Mode;
 use crate::model::{Family, Overrides, ServiceName};
 use crate::scheduler::SchedulerName;
 use crate::sets::SetId;
-use crate::settings::Limit;
+use crate::settings::{Limit, Listener};
 
 /// Number of problems of one Service that are listed. The rest is counted.
 pub const MOST_PROBLEMS: usize = 10;
@@ -61,6 +61,29 @@ pub enum Problem {
         address: IpAddr,
         /// The node's name.
         node: Arc<str>,
+    },
+    /// A program of this node listens on a TCP port that the Service has at this node's addresses.
+    PortOfListener {
+        /// The port.
+        port: u16,
+        /// The program.
+        listener: Listener,
+    },
+    /// This node reaches the API server by an address.
+    AddressOfApiServer {
+        /// Field that the address was written in.
+        field: AddressField,
+        /// The address.
+        address: IpAddr,
+    },
+    /// An address inside a network of pods: it is, or can be, a pod's.
+    InsidePodNetwork {
+        /// Field that the address was written in.
+        field: AddressField,
+        /// The address.
+        address: IpAddr,
+        /// The network.
+        network: IpNet,
     },
     /// An address inside the networks that are reserved for short circuits.
     InsideShortCircuitNetwork {
@@ -231,6 +254,19 @@ impl fmt::Display for Override {
     }
 }
 
+// === impl Listener ===
+
+impl fmt::Display for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Health => "the health check of kube-ipvs (healthzBindAddress)",
+            Self::Metrics => "the metrics server of kube-ipvs (metricsBindAddress)",
+            Self::Kubelet => "the kubelet",
+            Self::ApiServer => "the API server",
+        })
+    }
+}
+
 // === impl AddressField ===
 
 impl fmt::Display for AddressField {
@@ -248,8 +284,9 @@ impl fmt::Display for AddressField {
 const ONLY_IPVS: &str = "only mode ipvs has schedulers, weights and a drain deadline";
 const ONLY_IPVS_SCHEDULES: &str = "only mode ipvs has schedulers and weights";
 
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Problem {
+    /// Writes what is wrong with an address.
+    fn write_address(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::ImpossibleAddress { field, address } => write!(
                 f,
@@ -261,9 +298,39 @@ impl fmt::Display for Problem {
                 "{field}: {address} is inside {network}, which is for short circuits, and is left out; \
                  choose another address, or another network for short circuits (shortCircuit)"
             ),
+            Self::AddressOfApiServer { field, address } => write!(
+                f,
+                "{field}: {address} is the address by which this node reaches the API server, and is \
+                 left out: a node that took it would reach the API server no more; choose another \
+                 address"
+            ),
+            Self::InsidePodNetwork { field, address, network } => write!(
+                f,
+                "{field}: {address} is inside {network}, the network of pods, and is left out: a node \
+                 that took it would no longer reach the pod that has it; choose another address"
+            ),
             Self::AddressOfNode { field, address, node } => {
                 write_address_of_node(f, *field, *address, node)
             }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ImpossibleAddress { .. }
+            | Self::AddressOfNode { .. }
+            | Self::AddressOfApiServer { .. }
+            | Self::InsidePodNetwork { .. }
+            | Self::InsideShortCircuitNetwork { .. } => self.write_address(f),
+            Self::PortOfListener { port, listener } => write!(
+                f,
+                "TCP port {port} at this node's addresses is this Service's, and {listener} listens \
+                 there: from other hosts, all connections to it reach the Service instead; give the \
+                 Service another port"
+            ),
             Self::FrontendTaken { frontend, owner } => write!(
                 f,
                 "Service {owner} has {frontend} before this one (cluster addresses and node ports come \
@@ -278,13 +345,13 @@ impl fmt::Display for Problem {
             Self::ShortCircuitTaken { frontend, short_circuit, owner } => write!(
                 f,
                 "clients in the cluster reach only this node's endpoints by {frontend}: its short circuit \
-                 {short_circuit} is Service {owner}'s, whose address differs from it in the first bits only, \
-                 and the spare one is taken as well; choose another address"
+                 {short_circuit} is Service {owner}'s, whose address differs from it in the first bits only; \
+                 choose another address"
             ),
             Self::NoShortCircuit { frontend } => write!(
                 f,
-                "clients in the cluster reach only this node's endpoints by {frontend}: its short circuits \
-                 would be at addresses that no host can have, or that are excluded or this node's own; choose \
+                "clients in the cluster reach only this node's endpoints by {frontend}: its short circuit \
+                 would be at an address that no host can have, or that is excluded or this node's own; choose \
                  another address, or another network for short circuits (shortCircuit)"
             ),
             Self::SchedulerMissing { scheduler } => write!(

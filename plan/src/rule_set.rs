@@ -7,12 +7,14 @@
 //! empty set matches nothing. So they are written once, and then only watched.
 //!
 //! Chains, jumps, comments and their order are kube-proxy's, so that taking over from it changes as
-//! little as possible, and what people know from runbooks stays true. Five things are ours: the way
+//! little as possible, and what people know from runbooks stays true. Six things are ours: the way
 //! to short circuits, refusing where there are no endpoints, source ranges for the node's own
-//! traffic, refusing inside local routes, and that node ports come after all other frontends.
+//! traffic, refusing inside local routes, letting in what is for a frontend, and that node ports come
+//! after all other frontends.
 //!
 //! Rules are held in the text that `iptables-save` 1.8 prints for them.
 
+mod access_filter;
 mod bound;
 mod chains;
 mod copies;
@@ -35,12 +37,12 @@ use crate::facts::{BoundAddresses, NodeFacts};
 use crate::hash::HashSet;
 use crate::mode::Mode;
 use crate::model::Family;
-use crate::settings::Settings;
+use crate::settings::{AcceptServiceTraffic, Settings};
 
 pub use chains::{SHORT_CIRCUIT_CHAIN, UNANSWERED};
 pub use jumps::{COPY_JUMPS, Jump, JumpDestination, JumpPlace, JumpStates, former_jumps, jumps};
 pub(crate) use saved::meaning;
-pub use saved::{ChainDifference, Comparison, words};
+pub use saved::{ChainDifference, Comparison, is_same_rule, words};
 
 use jumps::SHOWN;
 use saved::Saved;
@@ -70,11 +72,16 @@ pub struct RuleSetSettings {
     local: LocalTraffic,
     random_fully: bool,
     /// Networks in which short circuits live, the spare network second; none: there are none.
-    short_circuit_networks: [Option<IpNet>; 2],
+    short_circuit_network: Option<IpNet>,
     /// The networks that are local by a route, in order.
     routes: Vec<IpNet>,
     /// The node's own addresses inside these, in order.
     own: Vec<IpAddr>,
+    /// Networks in which NodePorts are served, if new connections to frontends are let in; of length
+    /// 0: everywhere. None: the host's other rules decide about all frontends.
+    accepted_node_ports: Option<Vec<IpNet>>,
+    /// Port at which the health server listens on all addresses.
+    health_port: Option<u16>,
     /// Rules of iptables mode alone.
     optional: OptionalRules,
     /// Service addresses that are local although rules lead to Services.
@@ -166,7 +173,9 @@ impl RuleSet {
         chains: Vec<Chain>,
         shared: Vec<Chain>,
     ) -> Self {
-        let jumps = jumps(mode).to_vec();
+        let mut jumps = jumps(mode).to_vec();
+        // The kubelet's, too, and of IPv4 alone.
+        jumps.retain(|jump| jump.comment.is_some() || family == Family::V4);
         Self {
             mode,
             family,
@@ -204,9 +213,11 @@ impl RuleSet {
             mark: 1,
             local,
             random_fully: false,
-            short_circuit_networks: [None; 2],
+            short_circuit_network: None,
             routes: Vec::new(),
             own: Vec::new(),
+            accepted_node_ports: None,
+            health_port: None,
             optional: OptionalRules::default(),
             bound: None,
         };
@@ -244,7 +255,8 @@ impl RuleSet {
     /// or without counters. Everything that is not ours is passed over. Rules are compared by
     /// meaning: quoting, the order of matches within a rule and how an address is written do not
     /// count, since they vary between versions. A jump is there if it is anywhere in its built-in
-    /// chain; a rule of a shared chain, if it is anywhere in that chain.
+    /// chain; a rule of a shared chain, if it is anywhere in that chain. In IPVS mode the jumps of a
+    /// built-in chain have their order among each other.
     #[must_use]
     pub fn compare(&self, saved: &str) -> Comparison {
         saved::compare(self, &Saved::parse(saved))
@@ -258,7 +270,7 @@ impl RuleSet {
     #[must_use]
     pub fn restore_input(&self, found: &Comparison) -> String {
         let mut tables = Table::ALL;
-        if found.is_led_by_rules || self.has_copies {
+        if !self.tables_are_independent(found) {
             // What the dispatch leads past must have been replaced before. What ends a copy must be
             // there before the first one is made.
             tables.reverse();
@@ -288,7 +300,14 @@ impl RuleSet {
             for (_, chain, rule) in rules {
                 line(&mut input, format_args!("-A {chain} {rule}"));
             }
-            for jump in jumps.filter(|jump| found.missing_jumps.contains(jump)) {
+            // The first of several copies is deleted: so before the jump is there once more.
+            for jump in found.misplaced_jumps.iter().filter(|jump| is_of_table(&jump.table)) {
+                line(&mut input, format_args!("-D {} {}", jump.from, jump.rule()));
+            }
+            let is_to_come = |jump: &&Jump| {
+                found.missing_jumps.contains(jump) || found.misplaced_jumps.contains(jump)
+            };
+            for jump in jumps.filter(is_to_come) {
                 match jump.place {
                     JumpPlace::First => {
                         line(&mut input, format_args!("-I {} 1 {}", jump.from, jump.rule()));
@@ -307,6 +326,20 @@ impl RuleSet {
             commit(&mut input);
         }
         input
+    }
+
+    /// The same, for one table after the other.
+    #[must_use]
+    pub fn restore_inputs(&self, found: &Comparison) -> Vec<String> {
+        let input = self.restore_input(found);
+        input.split_inclusive("COMMIT\n").map(str::to_owned).collect()
+    }
+
+    /// True if a table may be written although another one cannot be: none of them needs that another
+    /// was written before.
+    #[must_use]
+    pub fn tables_are_independent(&self, found: &Comparison) -> bool {
+        !found.is_led_by_rules && !self.has_copies
     }
 
     /// Input for a host that has nothing of it.
@@ -396,9 +429,11 @@ impl RuleSetSettings {
             mark,
             local: local.checked()?,
             random_fully,
-            short_circuit_networks: [None; 2],
+            short_circuit_network: None,
             routes: Vec::new(),
             own: Vec::new(),
+            accepted_node_ports: None,
+            health_port: None,
             optional: OptionalRules::default(),
             bound: None,
         })
@@ -413,8 +448,20 @@ impl RuleSetSettings {
     /// The same, with short circuits in these networks, which are of the rules' family:
     /// [`ShortCircuitNetworks::networks`](crate::settings::ShortCircuitNetworks::networks).
     #[must_use]
-    pub fn with_short_circuit_networks(self, networks: [Option<IpNet>; 2]) -> Self {
-        Self { short_circuit_networks: networks.map(|net| Some(net?.trunc())), ..self }
+    pub fn with_short_circuit_network(self, network: Option<IpNet>) -> Self {
+        Self { short_circuit_network: network.map(|net| net.trunc()), ..self }
+    }
+
+    /// The same, with new connections to frontends let in. NodePorts are served inside these networks.
+    #[must_use]
+    pub fn with_accepted_node_ports(self, networks: Option<Vec<IpNet>>) -> Self {
+        Self { accepted_node_ports: networks, ..self }
+    }
+
+    /// The same, with a health server that listens at this port of all addresses.
+    #[must_use]
+    pub fn with_health_port(self, port: Option<u16>) -> Self {
+        Self { health_port: port, ..self }
     }
 
     /// The same, with these local routes, all of the rules' family. `local` are the addresses of
@@ -440,13 +487,19 @@ impl RuleSetSettings {
         let Settings { masquerade_all, masquerade_bit, random_fully, .. } = *settings;
         let rule_set = Self::new(masquerade_all, masquerade_bit, local, random_fully)?;
         let rule_set =
-            rule_set.with_short_circuit_networks(settings.short_circuit_networks.networks(family));
+            rule_set.with_short_circuit_network(settings.short_circuit_networks.of(family));
         let rule_set = rule_set.with_optional(OptionalRules {
             drop_invalid: settings.drop_invalid,
             nfacct: settings.nfacct,
             localhost_node_ports: settings.iptables_localhost_node_ports,
         });
         let rule_set = rule_set.with_bound(facts.bound(family).cloned());
+        let accepted = match settings.accept_service_traffic {
+            AcceptServiceTraffic::Always => Some(facts.node_port_networks(settings, family)),
+            AcceptServiceTraffic::Never => None,
+        };
+        let rule_set = rule_set.with_accepted_node_ports(accepted);
+        let rule_set = rule_set.with_health_port(settings.health_port);
         Ok(rule_set.with_routes(settings.routes(family), facts.local_addresses()))
     }
 }

@@ -45,8 +45,6 @@ pub enum SetKind {
     IpvsAddresses,
     /// Frontends of which the cluster's own clients are led to the short circuit.
     ShortCircuit,
-    /// The same, where the short circuit is in the spare network.
-    SpareShortCircuit,
     /// Frontends whose Service has no endpoints.
     NoEndpoints,
     /// Frontends for this node's endpoints, of which there are none, though there are others.
@@ -78,7 +76,7 @@ pub enum SetType {
 }
 
 /// Every set of a family, in the order in which they are made.
-pub const ALL: [SetKind; 21] = [
+pub const ALL: [SetKind; 20] = [
     SetKind::LoopBack,
     SetKind::ClusterIp,
     SetKind::ExternalIp,
@@ -97,10 +95,12 @@ pub const ALL: [SetKind; 21] = [
     SetKind::HealthCheckNodePort,
     SetKind::IpvsAddresses,
     SetKind::ShortCircuit,
-    SetKind::SpareShortCircuit,
     SetKind::NoEndpoints,
     SetKind::NoLocalEndpoints,
 ];
+
+/// Sets that earlier versions made, and that nothing looks into any more.
+pub const FORMER: [&str; 2] = ["KUBE-SPARE-SHORT-CIRCUIT", "KUBE-6-SPARE-SHORT-CIRCUIT"];
 
 // === impl SetId ===
 
@@ -145,19 +145,13 @@ impl SetKind {
     /// True if kube-proxy's mode ipvs has it as well.
     #[must_use]
     pub const fn is_of_kube_proxy(self) -> bool {
-        !matches!(
-            self,
-            Self::ShortCircuit
-                | Self::SpareShortCircuit
-                | Self::NoEndpoints
-                | Self::NoLocalEndpoints
-        )
+        !matches!(self, Self::ShortCircuit | Self::NoEndpoints | Self::NoLocalEndpoints)
     }
 
     /// True if its entries lead clients from a frontend to a short circuit.
     #[must_use]
     pub const fn leads_to_short_circuits(self) -> bool {
-        matches!(self, Self::ShortCircuit | Self::SpareShortCircuit)
+        matches!(self, Self::ShortCircuit)
     }
 
     const fn names(self) -> (&'static str, &'static str) {
@@ -188,7 +182,6 @@ impl SetKind {
             }
             Self::IpvsAddresses => ("KUBE-IPVS-IPS", "KUBE-6-IPVS-IPS"),
             Self::ShortCircuit => ("KUBE-SHORT-CIRCUIT", "KUBE-6-SHORT-CIRCUIT"),
-            Self::SpareShortCircuit => ("KUBE-SPARE-SHORT-CIRCUIT", "KUBE-6-SPARE-SHORT-CIRCUIT"),
             Self::NoEndpoints => ("KUBE-NO-ENDPOINTS", "KUBE-6-NO-ENDPOINTS"),
             Self::NoLocalEndpoints => ("KUBE-NO-LOCAL-ENDPOINTS", "KUBE-6-NO-LOCAL-ENDPOINTS"),
         }
@@ -207,7 +200,6 @@ impl SetKind {
             | Self::NodePortSctp
             | Self::NodePortLocalSctp
             | Self::ShortCircuit
-            | Self::SpareShortCircuit
             | Self::NoEndpoints
             | Self::NoLocalEndpoints => SetType::HashAddressPort,
             Self::NodePortTcp
@@ -244,12 +236,12 @@ mod tests {
     fn every_set_has_a_name_of_its_own_that_the_kernel_takes() {
         let mut names: Vec<&str> =
             Family::BOTH.into_iter().flat_map(SetId::all).map(SetId::name).collect();
-        assert_eq!(names.len(), 42);
+        assert_eq!(names.len(), 40);
         assert!(names.iter().all(|name| name.len() <= 31), "{names:?}");
         assert!(names.iter().all(|name| SetId::by_name(name).is_some_and(|s| s.name() == *name)));
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), 42);
+        assert_eq!(names.len(), 40);
     }
 
     #[test]

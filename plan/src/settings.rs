@@ -52,6 +52,10 @@ pub struct Settings {
     /// True if a Service is served at its load balancer's address although another Node's status
     /// has it. That node is cut off from all others if the address is really its own.
     pub load_balancers_before_nodes: bool,
+    /// Whether the rules of mode ipvs let Service traffic in.
+    pub accept_service_traffic: AcceptServiceTraffic,
+    /// Port at which the health server listens on all addresses; none: it does not.
+    pub health_port: Option<u16>,
     /// Networks of the short circuits: see [`ShortCircuitNetworks`].
     pub short_circuit_networks: ShortCircuitNetworks,
     /// The networks of the short circuits that mode ipvs has, whatever the mode is: what it left inside
@@ -62,9 +66,27 @@ pub struct Settings {
     pub service_routes: Vec<IpNet>,
     /// Networks in which everything belongs to others: never changed, never removed.
     pub exclude: Vec<IpNet>,
+    /// TCP ports at this node's addresses on which programs of the node listen.
+    pub listeners: Vec<(u16, Listener)>,
     /// Limits to what one Service may take of this node.
     pub limits: Limits,
 }
+
+/// A program that listens at this node's addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Listener {
+    /// kube-ipvs' own health checks.
+    Health,
+    /// kube-ipvs' own metrics.
+    Metrics,
+    /// The kubelet's API.
+    Kubelet,
+    /// The API server.
+    ApiServer,
+}
+
+/// The kubelet's default port (`KubeletPort` in Kubernetes' pkg/cluster/ports/ports.go).
+pub const KUBELET_PORT: u16 = 10_250;
 
 /// Limits to what one Service may take of a node. The defaults are far above what Services need:
 /// they keep one object from taking all of it.
@@ -106,6 +128,14 @@ pub enum NodePortAddresses {
     Primary(Vec<IpNet>),
 }
 
+/// Networks in which earlier versions had a second short circuit of frontends whose first one
+/// another Service had. No host has an address there: RFC 1122, and a part of the abolished
+/// site-local addresses (RFC 3879).
+const FORMER_NETWORKS: [IpNet; 2] = [
+    IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::UNSPECIFIED, 8)),
+    IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::new(0xfefe, 0, 0, 0, 0, 0, 0, 0), 16)),
+];
+
 /// The networks of the short circuits.
 ///
 /// A frontend with externalTrafficPolicy Local promises one thing to clients outside the cluster
@@ -114,15 +144,26 @@ pub enum NodePortAddresses {
 /// own clients: the same port at another address, the frontend's with the first bits replaced by
 /// this network's. The rules turn one into the other for those clients (`NETMAP`).
 ///
-/// Two frontends whose addresses differ in the first bits only would have the same short circuit,
-/// and some would have one at an address that no host can have. Therefore there is a second, spare
-/// network of each family, for those that cannot have a short circuit in the first one.
+/// Two frontends whose addresses differ in the first bits only would have the same short circuit:
+/// the one with the better claim has it, the other one has none, and an Event says so. So it is if
+/// no host can have the address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ShortCircuitNetworks {
     /// For IPv4; none: no short circuits.
     pub v4: Option<Ipv4Net>,
     /// For IPv6; none: no short circuits.
     pub v6: Option<Ipv6Net>,
+}
+
+/// Choice whether the rules of mode ipvs let new connections to frontends in. There, unlike in the
+/// other modes, these pass INPUT before they are balanced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum AcceptServiceTraffic {
+    /// They are let in before the host's other rules, as if they did not pass INPUT.
+    #[default]
+    Always,
+    /// The host's other rules decide, as with kube-proxy.
+    Never,
 }
 
 /// Criterion by which traffic from this node's own pods is recognised.
@@ -163,10 +204,13 @@ impl Settings {
             syn_copies: Vec::new(),
             external_ips: true,
             load_balancers_before_nodes: false,
+            accept_service_traffic: AcceptServiceTraffic::default(),
+            health_port: Some(10_256),
             short_circuit_networks: ShortCircuitNetworks::default(),
             ipvs_short_circuit_networks: ShortCircuitNetworks::default(),
             service_routes: Vec::new(),
             exclude: Vec::new(),
+            listeners: vec![(KUBELET_PORT, Listener::Kubelet)],
             limits: Limits::default(),
         }
     }
@@ -275,36 +319,22 @@ impl ShortCircuitNetworks {
         }
     }
 
-    /// The spare network of a family, unless the first one overlaps with it: 0.0.0.0/8, which no
-    /// host has an address in (RFC 1122), and which is like any other for Linux since 5.3
-    /// (`ipv4_is_zeronet` in include/linux/in.h); and another part of the abolished site-local
-    /// addresses, fefe::/16.
-    #[must_use]
-    pub fn spare(&self, family: Family) -> Option<IpNet> {
-        let first = self.of(family)?;
-        let spare = match family {
-            Family::V4 => Ipv4Net::new(Ipv4Addr::UNSPECIFIED, 8).map(IpNet::V4),
-            Family::V6 => {
-                Ipv6Net::new(Ipv6Addr::new(0xfefe, 0, 0, 0, 0, 0, 0, 0), 16).map(IpNet::V6)
-            }
-        };
-        let overlaps =
-            |net: &IpNet| net.contains(&first.network()) || first.contains(&net.network());
-        spare.ok().filter(|net| !overlaps(net))
-    }
-
-    /// Both networks of a family, the first one first.
-    #[must_use]
-    pub fn networks(&self, family: Family) -> [Option<IpNet>; 2] {
-        [self.of(family), self.spare(family)]
-    }
-
     /// The network that an address is inside, if a short circuit could be there: 0.0.0.0 and the
     /// like are not ours.
     #[must_use]
     pub fn around(&self, address: IpAddr) -> Option<IpNet> {
-        let mut networks = self.networks(Family::of(address)).into_iter().flatten();
-        networks.find(|network| network.contains(&address) && can_be_bound(address))
+        let network = self.of(Family::of(address))?;
+        (network.contains(&address) && can_be_bound(address)).then_some(network)
+    }
+
+    /// True if a short circuit may be at an address, or may have been in an earlier version, which
+    /// had [a second network](FORMER_NETWORKS).
+    #[must_use]
+    pub fn may_have_had(&self, address: IpAddr) -> bool {
+        let is_former = self.of(Family::of(address)).is_some()
+            && FORMER_NETWORKS.iter().any(|network| network.contains(&address))
+            && can_be_bound(address);
+        is_former || self.around(address).is_some()
     }
 
     /// An address's short circuit; none if there are none, if it would be the address itself, or if
@@ -312,12 +342,6 @@ impl ShortCircuitNetworks {
     #[must_use]
     pub fn address_for(&self, address: IpAddr) -> Option<IpAddr> {
         mapped(address, self.of(Family::of(address))?)
-    }
-
-    /// The same in the spare network.
-    #[must_use]
-    pub fn spare_address_for(&self, address: IpAddr) -> Option<IpAddr> {
-        mapped(address, self.spare(Family::of(address))?)
     }
 }
 

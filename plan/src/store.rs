@@ -1,5 +1,6 @@
 //! The input as it is now, and which Services have to be looked at again.
 
+mod api_server;
 mod contention;
 mod counts;
 mod excerpt;
@@ -25,6 +26,7 @@ use crate::scheduler::SchedulerName;
 use crate::sets::{SetId, SetKind};
 use crate::settings::Settings;
 use crate::userspace::{self, ProxyPortId, ProxyPortState, ProxyPorts};
+use api_server::ApiServer;
 pub use counts::InputCounts;
 pub use excerpt::ServiceInput;
 use index::Index;
@@ -45,11 +47,14 @@ pub struct Store {
     facts: NodeFacts,
     /// The addresses of the cluster's other nodes; no empty lists.
     others: HashMap<Arc<str>, Vec<IpAddr>>,
+    api_server: ApiServer,
     /// The proxy ports that the relay has; no empty maps.
     proxy_ports: HashMap<ServiceName, ProxyPorts>,
     dirty: Queue,
     /// The families whose rules have become different, and since when.
     dirty_rules: BTreeMap<Family, u64>,
+    /// Number of Services with a cluster address, by family.
+    n_clustered: [usize; 2],
     /// Number of endpoints of all service ports, by family; not counted in ipvs mode.
     n_endpoints: [usize; 2],
 }
@@ -69,6 +74,10 @@ struct Record {
 /// comments, as kube-proxy has it (`largeClusterEndpointsThreshold` in
 /// pkg/proxy/iptables/proxier.go).
 const MOST_COMMENTED_ENDPOINTS: usize = 1_000;
+
+/// Number of endpoints below which they have comments again. All rules are written again for that, so
+/// a cluster that moves around a thousand endpoints must not cross a limit at each rollout.
+const FEWEST_UNCOMMENTED_ENDPOINTS: usize = 800;
 
 // === impl Store ===
 
@@ -90,6 +99,7 @@ impl Store {
             Event::LocalAddresses(addresses) => self.apply_local_addresses(addresses, settings),
             Event::OtherNodeApplied(name, addresses) => self.apply_other_node(&name, &addresses),
             Event::OtherNodeRemoved(name) => self.apply_other_node(&name, &[]),
+            Event::ApiServerAddresses(addresses) => self.apply_api_server(addresses),
             Event::SchedulerMissing(scheduler) => self.apply_scheduler(&scheduler, true),
             Event::SchedulerLoaded(scheduler) => self.apply_scheduler(&scheduler, false),
             Event::ProxyPort(id, state) => self.apply_proxy_port(*id, state),
@@ -116,6 +126,12 @@ impl Store {
     #[must_use]
     pub fn proxy_ports(&self, name: &ServiceName) -> Option<&ProxyPorts> {
         self.proxy_ports.get(name)
+    }
+
+    /// True if the relay has a proxy port, of whatever Service.
+    #[must_use]
+    pub fn has_proxy_ports(&self) -> bool {
+        !self.proxy_ports.is_empty()
     }
 
     /// True if anything waits to be taken.
@@ -214,6 +230,7 @@ impl Store {
         if record.service.as_ref() == Some(&service) {
             return;
         }
+        count_families(&mut self.n_clustered, record.service.as_deref(), Some(&service));
         match &record.service {
             Some(former) => self.index.remove(former, &settings.short_circuit_networks),
             None => drop(self.names.insert(service.name.clone())),
@@ -229,6 +246,7 @@ impl Store {
         let Some(record) = self.records.get_mut(name) else { return };
         let Some(former) = record.service.take() else { return };
         self.names.remove(name);
+        count_families(&mut self.n_clustered, Some(&former), None);
         self.index.remove(&former, &settings.short_circuit_networks);
         self.dirty.push(name.clone());
         self.count_endpoints(name, settings);
@@ -256,6 +274,7 @@ impl Store {
         let service = slice.service.clone();
         record.put(*slice);
         self.count_endpoints(&service, settings);
+        self.note_api_server_endpoints(&service);
     }
 
     fn remove_slice(&mut self, name: &SliceName, settings: &Settings) {
@@ -268,6 +287,7 @@ impl Store {
             }
         }
         self.count_endpoints(&service, settings);
+        self.note_api_server_endpoints(&service);
         self.drop_if_empty(&service);
     }
 
@@ -284,7 +304,12 @@ impl Store {
         counts.for_each(|(all, (was, is))| *all = *all + is - was);
         let mut is_new = false;
         for (family, all) in Family::BOTH.into_iter().zip(self.n_endpoints) {
-            let are_many = all > MOST_COMMENTED_ENDPOINTS && settings.families.contains(&family);
+            let most = if self.facts.has_many_endpoints(family) {
+                FEWEST_UNCOMMENTED_ENDPOINTS - 1
+            } else {
+                MOST_COMMENTED_ENDPOINTS
+            };
+            let are_many = all > most && settings.families.contains(&family);
             is_new |= self.facts.note_many_endpoints(family, are_many);
         }
         if is_new {
@@ -303,6 +328,10 @@ impl Store {
         self.facts = std::mem::take(&mut self.facts).with_node(node, settings);
         if own_addresses(&self.facts) != own_addresses(&former) {
             self.dirty.extend(self.index.with_source_ranges().cloned());
+        }
+        if self.facts.node().pod_cidrs != former.node().pod_cidrs {
+            // No Service has an external address inside of them.
+            self.dirty.extend(self.index.with_outer_addresses());
         }
         if self.facts.node().zone != former.node().zone {
             self.dirty_zones();
@@ -343,7 +372,9 @@ impl Store {
         self.facts = std::mem::take(&mut self.facts).with_local_addresses(addresses, settings);
         let changed = former.local_addresses().symmetric_difference(self.facts.local_addresses());
         // In the same order every time, and so the rounds in which they are planned.
-        for address in changed.collect::<BTreeSet<_>>() {
+        for address in changed.copied().collect::<BTreeSet<_>>() {
+            let address = &address;
+            self.note_own_api_server(*address);
             self.dirty.extend(self.index.with_address(*address).cloned());
             // The rules of ipvs mode spare the node's own addresses.
             if !settings.mode.leads_by_rules()
@@ -482,6 +513,16 @@ impl Record {
         if let Ok(at) = self.place(name) {
             self.slices.remove(at);
         }
+    }
+}
+
+/// Counts a Service by the families of its cluster addresses: as it was, and as it is.
+fn count_families(counts: &mut [usize; 2], former: Option<&Service>, new: Option<&Service>) {
+    let has = |service: Option<&Service>, family| {
+        usize::from(service.is_some_and(|it| it.cluster_address(family).is_some()))
+    };
+    for (family, count) in Family::BOTH.into_iter().zip(counts) {
+        *count = *count + has(new, family) - has(former, family);
     }
 }
 

@@ -11,7 +11,7 @@ use crate::host;
 
 /// Gets the host ready: what needs more privileges than balancing does.
 pub(super) fn init_only(configuration: &Configuration) -> anyhow::Result<()> {
-    let host = host::prepare(configuration)?;
+    let host = host::prepare(configuration, &[])?;
     if let Some(fallen_back) = &host.fallen_back {
         warn!("{fallen_back}");
     }
@@ -28,7 +28,9 @@ pub(super) fn clean_up(configuration: &Configuration) -> anyhow::Result<()> {
         bail!("encountered an error while tearing down rules; the lines above say what is left");
     }
     if report.removed.is_empty() {
-        info!("nothing to remove: the kernel has no state of kube-proxy or kube-ipvs");
+        info!(
+            "nothing to remove: the kernel has no state that is known to be of kube-proxy or kube-ipvs"
+        );
     }
     Ok(())
 }

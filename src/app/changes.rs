@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use plan::mode::Mode;
+use plan::model::Family;
 use prometheus::IntGauge;
 use tracing::{error, info};
 
@@ -23,6 +24,8 @@ pub(super) struct Switch {
     pub(super) configuration: Configuration,
     /// True if the configuration is what the file says, and not an order besides.
     pub(super) is_configured: bool,
+    /// True if it is another choice of `serviceRoutes: auto`.
+    pub(super) is_rerouting: bool,
     /// Reason for the switch, in words.
     pub(super) reason: String,
 }
@@ -51,6 +54,8 @@ pub(super) struct Changes<'a> {
 pub(super) struct Surroundings {
     /// Mode that the node serves in.
     pub(super) mode: Mode,
+    /// Families that it serves.
+    pub(super) families: Vec<Family>,
     pub(super) recorder: EventRecorder,
     pub(super) at_work: AtWork,
 }
@@ -81,7 +86,7 @@ async fn file_changed(
     let Some(file) = configured.file.clone() else { return std::future::pending().await };
     let reason = format!("the configuration file {} has changed", file.path.display());
     let (arguments, configured) = (arguments.clone(), configured.clone());
-    let at_work = cx.at_work.clone();
+    let (at_work, families) = (cx.at_work.clone(), cx.families.clone());
     let check: Check = Arc::new(move || {
         // It tries out what the host can do. The next tenure must not do the same meanwhile.
         let _held = &at_work;
@@ -91,7 +96,7 @@ async fn file_changed(
             return Ok(watch::Change::Restart);
         }
         let mode = new.modes.preferred;
-        host::check(&new).map_err(|problem| Refusal { lacking: Some(mode), problem })?;
+        host::check(&new, &families).map_err(|problem| Refusal { lacking: Some(mode), problem })?;
         Ok(watch::Change::TakeOn(Box::new(new)))
     });
     let report = |cannot_be_used: bool, news: Option<&Refusal>| {
@@ -105,6 +110,7 @@ async fn file_changed(
         watch::Change::TakeOn(new) => Consequence::Switch(Box::new(Switch {
             configuration: *new,
             is_configured: true,
+            is_rerouting: false,
             reason,
         })),
     }
@@ -124,10 +130,15 @@ async fn ordered(
             continue;
         }
         info!("a signal orders mode {mode}; the node serves in mode {}", cx.mode);
-        match for_order(arguments, configured, mode, &cx.at_work).await {
+        match for_order(arguments, configured, mode, &cx).await {
             Ok(configuration) => {
                 let reason = "a signal orders it (kube-ipvs switch)".to_owned();
-                return Box::new(Switch { configuration, is_configured: false, reason });
+                return Box::new(Switch {
+                    configuration,
+                    is_configured: false,
+                    is_rerouting: false,
+                    reason,
+                });
             }
             Err(error) => cx.report_failure(mode, &error),
         }
@@ -139,11 +150,13 @@ async fn for_order(
     arguments: &Arguments,
     configured: &Configuration,
     mode: Mode,
-    at_work: &AtWork,
+    cx: &Surroundings,
 ) -> anyhow::Result<Configuration> {
     let configuration = configured.for_mode(arguments, mode)?;
-    let checked =
-        at_work.block_on_pool(move || host::check(&configuration).map(|()| configuration));
+    let families = cx.families.clone();
+    let checked = cx
+        .at_work
+        .block_on_pool(move || host::check(&configuration, &families).map(|()| configuration));
     checked.await.context("check what the host can do")?
 }
 

@@ -81,7 +81,7 @@ impl FormerMode {
             self.recorder.record(begun(mode, former));
         }
         // A single Service that the kernel refuses must not keep another mode's stale rules in force.
-        let is_carried = |status: &Status| status.in_sync_once && !status.has_pending_prerequisite;
+        let is_carried = |status: &Status| status.is_carried && !status.has_pending_prerequisite;
         if self.status.wait_for(is_carried).await.is_err() {
             return;
         }
@@ -90,10 +90,7 @@ impl FormerMode {
         debug!("programs run so far: {count}, in {took:?}");
         // What follows may wait for minutes.
         removed.log();
-        // If the portals stay, they lead to ports that refuse; but the other rules come before them.
-        if let Some(relay) = &self.relay {
-            relay.stop_listening();
-        }
+        self.stop_relay(&removed);
         if let Some(localhost) = &self.localhost {
             localhost.stop_listening();
         }
@@ -122,12 +119,23 @@ impl FormerMode {
                 if self.settings.mode != Mode::Ipvs {
                     again.extend(self.remove(Removal::Ipvs).await);
                 }
+                self.stop_relay(&again);
                 again
             }
             .boxed()
         };
         let report_end = |removed: &CleanupReport| self.report_end(removed);
         until_complete(removed, self.status.clone(), again, report_end).await;
+    }
+
+    /// Has the relay stop listening once no portal leads to it. A portal that could not be removed may
+    /// come before the rules that lead now, and its clients are served as before.
+    fn stop_relay(&self, removed: &CleanupReport) {
+        if let Some(relay) = self.relay.as_ref().filter(|_| removed.is_complete()) {
+            if self.backends.is_some() {
+                relay.stop_listening();
+            }
+        }
     }
 
     /// Reports what has become of the state of other modes.
@@ -405,7 +413,7 @@ mod tests {
         };
         let running = tokio::spawn(former.run());
         let gauge = || left.with_label_values(&[VIRTUAL_SERVERS]).get();
-        status.send_modify(|status| status.in_sync_once = true);
+        status.send_modify(|status| status.is_carried = true);
         for n_left in [3, 2] {
             status.send_modify(|status| status.n_left_by_ipvs = Some(n_left));
             while gauge() != i64::try_from(n_left).unwrap() {

@@ -40,7 +40,7 @@ pub(super) async fn for_too_long(
 /// True if the loop waits for what the kernel refuses, or has not been able to read the kernel at all.
 fn lacks_something(status: &Status) -> bool {
     let is_unread = status.readings == 0 && status.failed_readings >= FAILED_READINGS;
-    !status.in_sync_once && (status.is_held_up || is_unread)
+    !status.is_carried && (status.is_held_up || is_unread)
 }
 
 #[cfg(test)]
@@ -69,7 +69,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_switch_that_comes_to_its_end_is_not() {
-        let in_sync = Status { in_sync_once: true, ..mk_held_up() };
+        let in_sync = Status { in_sync_once: true, is_carried: true, ..mk_held_up() };
         let read = Status { failed_readings: 9, readings: 1, ..Status::default() };
         for after in [in_sync, read, Status { is_held_up: false, ..mk_held_up() }] {
             let status = watch::Sender::new(mk_held_up());

@@ -93,10 +93,20 @@ impl Return {
     pub(super) fn of(self, configuration: Configuration) -> Consequence {
         match self {
             Self::Restart(reason) => Consequence::Restart(reason),
-            Self::Switch(reason) => {
-                Consequence::Switch(Box::new(Switch { configuration, is_configured: true, reason }))
-            }
+            Self::Switch(reason) => Consequence::Switch(Box::new(Switch {
+                configuration,
+                is_configured: true,
+                is_rerouting: false,
+                reason,
+            })),
         }
+    }
+}
+
+/// Reports the families that are not served, although the kernel has them.
+pub(super) fn report_dropped(families: &[String], recorder: &EventRecorder) {
+    for why in families {
+        recorder.record(event(Severity::Warning, "FamilyNotServed", why.clone()));
     }
 }
 

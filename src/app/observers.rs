@@ -6,6 +6,7 @@ use plan::event::Event;
 use plan::model::Family;
 use plan::op::Op;
 use plan::planner::{Plan, Planner};
+use tokio::time::Instant;
 
 use crate::events::{EventRecorder, Extent, NewEvent, Regarding, Severity};
 use crate::kernel::ReadError;
@@ -15,9 +16,18 @@ use crate::reconcile::observer::{HandDrainReport, KernelWrite, Observer, Pass, R
 #[derive(Debug)]
 pub(super) struct Observers(Vec<Box<dyn Observer>>);
 
-/// Records Events about the problems of Services and of the sysctls that they need.
+/// Records Events about the problems of Services and of what all of them need.
 #[derive(Debug)]
-pub(super) struct EventObserver(EventRecorder);
+pub(super) struct EventObserver {
+    recorder: EventRecorder,
+    /// Time since when the kernel refuses what all Services need; none: it does not.
+    refused_since: Option<Instant>,
+    /// True if there is an Event about it.
+    is_recorded: bool,
+}
+
+/// Time for which the kernel refuses what all Services need before there is an Event: a sync period.
+const REFUSED: Duration = Duration::from_secs(30);
 
 // === impl Observers ===
 
@@ -62,6 +72,10 @@ impl Observer for Observers {
 
     fn written(&mut self, write: &KernelWrite<'_>) {
         self.each(|observer| observer.written(write));
+    }
+
+    fn in_sync(&mut self) {
+        self.each(|observer| observer.in_sync());
     }
 
     fn rules_counted(&mut self, count: &RuleCount) {
@@ -113,20 +127,20 @@ impl Observer for Observers {
 
 impl EventObserver {
     pub(super) fn new(recorder: EventRecorder) -> Self {
-        Self(recorder)
+        Self { recorder, refused_since: None, is_recorded: false }
     }
 }
 
 impl Observer for EventObserver {
     fn planned(&mut self, plan: &Plan, _: &Planner, _: Duration) {
         for (service, problems) in &plan.problems {
-            self.0.set_problems(service, problems);
+            self.recorder.set_problems(service, problems);
         }
         for (service, problems) in &plan.new_problems {
-            self.0.record_problems(service, problems);
+            self.recorder.record_problems(service, problems);
         }
         for overfull in &plan.overfull {
-            self.0.record(NewEvent {
+            self.recorder.record(NewEvent {
                 regarding: Regarding::Node,
                 severity: Severity::Warning,
                 reason: "LimitReached",
@@ -137,8 +151,35 @@ impl Observer for EventObserver {
         }
     }
 
+    fn round_ended(&mut self, round: &Round<'_>) {
+        let Some(subject) = round.pending.prerequisites().next() else {
+            (self.refused_since, self.is_recorded) = (None, false);
+            return;
+        };
+        let since = *self.refused_since.get_or_insert_with(Instant::now);
+        let Some(pending) = round.pending.get(subject).filter(|_| !self.is_recorded) else {
+            return;
+        };
+        if since.elapsed() >= REFUSED {
+            self.is_recorded = true;
+            self.recorder.record(NewEvent {
+                regarding: Regarding::Node,
+                severity: Severity::Warning,
+                reason: "KernelRefuses",
+                action: "ProgramNode",
+                note: format!(
+                    "for {} s this node has lacked what all Services need: {}: {}",
+                    since.elapsed().as_secs(),
+                    pending.op,
+                    pending.refusal
+                ),
+                extent: Extent::ThisNode,
+            });
+        }
+    }
+
     fn sysctl_warning(&mut self, note: &str) {
-        self.0.record(NewEvent {
+        self.recorder.record(NewEvent {
             regarding: Regarding::Node,
             severity: Severity::Warning,
             reason: "SysctlChanged",
@@ -149,7 +190,7 @@ impl Observer for EventObserver {
     }
 
     fn hand_drained(&mut self, report: &HandDrainReport<'_>) {
-        self.0.record(NewEvent {
+        self.recorder.record(NewEvent {
             regarding: Regarding::Node,
             severity: Severity::Normal,
             reason: if report.has_begun { "EndpointDrained" } else { "EndpointUndrained" },
@@ -161,7 +202,7 @@ impl Observer for EventObserver {
 
     fn held_up(&mut self, note: Option<&str>) {
         let Some(note) = note else { return };
-        self.0.record(NewEvent {
+        self.recorder.record(NewEvent {
             regarding: Regarding::Node,
             severity: Severity::Warning,
             reason: "ModeSwitchHeldUp",

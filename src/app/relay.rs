@@ -5,14 +5,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context as _;
 use plan::event::Event;
 use plan::model::ServiceName;
 use plan::planner::{Plan, Planner};
-use plan::userspace::{ProxyPortId, RelayPort};
+use plan::userspace::{ProxyPortId, ProxyPortState, RelayPort};
 use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts};
 use tokio::sync::mpsc;
 use tracing::error;
@@ -33,12 +34,16 @@ pub(super) struct RunningRelay {
     metrics: RelayMetrics,
     /// Services that it listens for.
     services: Arc<Mutex<BTreeSet<ServiceName>>>,
+    /// Ports that it listens on, as it said last.
+    open: Arc<Mutex<BTreeMap<ProxyPortId, SocketAddr>>>,
 }
 
 /// The event loop's observer, which tells the relay what to listen on.
 #[derive(Debug)]
 pub(super) struct RelayObserver {
     relay: RunningRelay,
+    /// Services of the loop before, which this one has not planned yet. Portals still lead to their ports.
+    unseen: BTreeSet<ServiceName>,
     /// Ports that were planned and are not written yet.
     planned: BTreeMap<ServiceName, Vec<RelayPort>>,
 }
@@ -77,12 +82,24 @@ impl RunningRelay {
             reports: Arc::new(reports),
             metrics,
             services: Arc::default(),
+            open: Arc::default(),
         })
     }
 
-    /// Returns the event loop's observer.
+    /// Returns the observer of another event loop. Ports of the one before stay until the new one has
+    /// planned everything.
     pub(super) fn observer(&self) -> RelayObserver {
-        RelayObserver { relay: self.clone(), planned: BTreeMap::new() }
+        let unseen = lock(&self.services).clone();
+        RelayObserver { relay: self.clone(), unseen, planned: BTreeMap::new() }
+    }
+
+    /// Returns the events that tell another event loop of the ports that are listened on. They are to
+    /// come before the loop takes the kernel over, so that portals which lead there stay.
+    pub(super) fn known_ports(&self) -> Vec<Event> {
+        let listening = |(id, socket): (&ProxyPortId, &SocketAddr)| {
+            Event::ProxyPort(Box::new(id.clone()), ProxyPortState::Listening(*socket))
+        };
+        lock(&self.open).iter().map(listening).collect()
     }
 
     /// Adds its metrics.
@@ -95,8 +112,8 @@ impl RunningRelay {
 
     /// Stops listening. Connections have time to end. To be called when no rule leads to the relay.
     pub(super) fn stop_listening(&self) {
-        let services =
-            mem::take(&mut *self.services.lock().unwrap_or_else(PoisonError::into_inner));
+        lock(&self.open).clear();
+        let services = mem::take(&mut *lock(&self.services));
         self.relay.set(services.into_iter().map(|service| (service, Vec::new())).collect());
     }
 
@@ -120,6 +137,7 @@ impl RunningRelay {
                 if let Report::Failed(failure) = &report {
                     recorder.record(listen_failure(&id, failure));
                 }
+                self.note(&id, report.state());
                 let event = Event::ProxyPort(Box::new(id), report.state());
                 if inputs.send(Input::Change(event)).await.is_err() {
                     return;
@@ -128,8 +146,15 @@ impl RunningRelay {
         }
     }
 
+    fn note(&self, id: &ProxyPortId, state: ProxyPortState) {
+        match state {
+            ProxyPortState::Listening(socket) => lock(&self.open).insert(id.clone(), socket),
+            ProxyPortState::Failed | ProxyPortState::Closed => lock(&self.open).remove(id),
+        };
+    }
+
     fn set(&self, ports: BTreeMap<ServiceName, Vec<RelayPort>>) {
-        let mut services = self.services.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut services = lock(&self.services);
         for (service, ports) in &ports {
             if ports.is_empty() {
                 services.remove(service);
@@ -139,6 +164,10 @@ impl RunningRelay {
         }
         self.relay.set(ports);
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn listen_failure(id: &ProxyPortId, failure: &NoProxyPort) -> NewEvent {
@@ -161,8 +190,17 @@ impl Observer for RelayObserver {
 
     fn round_ended(&mut self, round: &Round<'_>) {
         // After a retry or a drain check, ports planned meanwhile may still wait.
-        if round.kind != RoundKind::Retry && !self.planned.is_empty() {
-            self.relay.set(mem::take(&mut self.planned));
+        if round.kind == RoundKind::Retry {
+            return;
+        }
+        let mut ports = mem::take(&mut self.planned);
+        self.unseen.retain(|service| !ports.contains_key(service));
+        if round.backlog == 0 {
+            let gone = mem::take(&mut self.unseen);
+            ports.extend(gone.into_iter().map(|service| (service, Vec::new())));
+        }
+        if !ports.is_empty() {
+            self.relay.set(ports);
         }
     }
 }
@@ -248,7 +286,7 @@ mod tests {
 
     use plan::mode::Mode;
     use plan::model::Family;
-    use plan::userspace::{ProxyPortState, RelayProtocol};
+    use plan::userspace::RelayProtocol;
 
     use super::*;
 
@@ -260,6 +298,7 @@ mod tests {
             reports: Arc::new(reports),
             metrics,
             services: Arc::default(),
+            open: Arc::default(),
         }
     }
 
@@ -295,17 +334,53 @@ mod tests {
         let reporting = tokio::spawn(relay.clone().report(inputs, recorder.clone()));
         relay.set(mk_ports());
         assert!(matches!(next(&mut outbox).await, ProxyPortState::Listening(_)));
+        // Another loop hears of it before it plans anything.
+        assert!(matches!(
+            &relay.known_ports()[..],
+            [Event::ProxyPort(_, ProxyPortState::Listening(_))]
+        ));
         drop(outbox);
         tokio::time::timeout(Duration::from_secs(10), reporting).await.unwrap().unwrap();
 
         // In another mode nothing reports. Later on, the same relay goes on.
         relay.stop_listening();
+        assert_eq!(relay.known_ports(), []);
         let (inputs, mut outbox) = mpsc::channel(8);
         tokio::spawn(relay.clone().report(inputs, recorder));
         assert_eq!(next(&mut outbox).await, ProxyPortState::Closed);
         relay.set(mk_ports());
         assert!(matches!(next(&mut outbox).await, ProxyPortState::Listening(_)));
         assert_eq!(relay.relay.ports_in_use(), 1);
+    }
+
+    #[tokio::test]
+    async fn ports_stay_until_another_loop_has_planned_all_services() {
+        let relay = mk_relay();
+        let (inputs, mut outbox) = mpsc::channel(8);
+        let (recorder, _queue) = EventRecorder::new();
+        relay.set(mk_ports());
+        tokio::spawn(relay.clone().report(inputs, recorder));
+        assert!(matches!(next(&mut outbox).await, ProxyPortState::Listening(_)));
+        let mut observer = relay.observer();
+        let mut end_round = |backlog| {
+            let retry_queue = crate::reconcile::retry_queue::RetryQueue::default();
+            observer.round_ended(&Round {
+                families: &[],
+                kind: RoundKind::Comparison,
+                took: Duration::ZERO,
+                triggers: &[],
+                backlog,
+                waiting: None,
+                oldest: Duration::ZERO,
+                pending: &retry_queue,
+            });
+        };
+        end_round(1);
+        assert_eq!((relay.relay.ports_in_use(), relay.known_ports().len()), (1, 1));
+        // It has planned everything, and this Service was not there.
+        end_round(0);
+        assert_eq!(next(&mut outbox).await, ProxyPortState::Closed);
+        assert_eq!((relay.relay.ports_in_use(), relay.known_ports()), (0, vec![]));
     }
 
     #[test]

@@ -1,15 +1,19 @@
 //! The choice that `serviceRoutes: auto` leaves open: addresses one by one, or routes once there are many
 //! Services.
 //!
-//! A start keeps what the kernel has. One that finds nothing asks how many Services there are. While the
-//! node serves, the number is looked at now and then; another choice begins another tenure, which
-//! changes over without a gap.
+//! A start keeps routes that the kernel has. One that finds addresses counts these, and one that finds
+//! nothing asks how many Services there are. While the node serves, their number is looked at now and
+//! then; another choice begins another tenure, which changes over without a gap. All nodes see the same
+//! number, so each waits for a while of its own before that; and so that a number that goes up and down
+//! costs little, an hour goes by between two changes.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ipnet::IpNet;
 use plan::mode::Mode;
 use plan::model::Family;
+use plan::planner::Planner;
 use plan::settings::Settings;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
@@ -46,6 +50,12 @@ const LOOK: Duration = Duration::from_secs(10);
 const PERIOD: Duration = Duration::from_secs(720);
 const PERIOD_SPREAD: Duration = Duration::from_secs(360);
 
+/// Longest time for which a node waits before it changes, when others see the same.
+const SPREAD: Duration = Duration::from_secs(300);
+
+/// Least time between two changes.
+const REST: Duration = Duration::from_secs(3_600);
+
 /// Time after which a choice that the node could not serve with is tried again.
 const AFTER_FAILURE: Duration = Duration::from_secs(3_600);
 
@@ -59,6 +69,8 @@ pub(super) struct RouteWatch {
     pub(super) inquiries: Inquiries,
     /// True if another choice could not be served with just now.
     pub(super) has_failed: bool,
+    /// Time of the last change in this process.
+    pub(super) last_change: Option<Instant>,
 }
 
 /// Time of the next look at the networks, unless there should be routes for more families.
@@ -66,6 +78,9 @@ struct NextLook {
     at: Instant,
     families: Vec<Family>,
 }
+
+/// Numbers of Services, by family.
+type Counts = BTreeMap<Family, usize>;
 
 /// True if there should be routes, for so many Services.
 const fn is_better_routed(family: Family, n_services: usize, is_routed: bool) -> bool {
@@ -77,10 +92,11 @@ const fn is_better_routed(family: Family, n_services: usize, is_routed: bool) ->
 }
 
 /// Returns the families that there should be routes for.
-fn better_routed(settings: &Settings, n_services: usize, chosen: &[IpNet]) -> Vec<Family> {
+fn better_routed(settings: &Settings, counts: &Counts, chosen: &[IpNet]) -> Vec<Family> {
     let is_routed = |family| chosen.iter().any(|network| Family::of_net(network) == family);
     let families = settings.families.iter().copied();
-    families.filter(|it| is_better_routed(*it, n_services, is_routed(*it))).collect()
+    let count = |family| counts.get(&family).copied().unwrap_or_default();
+    families.filter(|it| is_better_routed(*it, count(*it), is_routed(*it))).collect()
 }
 
 fn of_families(mut networks: Vec<IpNet>, families: &[Family]) -> Vec<IpNet> {
@@ -103,9 +119,8 @@ pub(super) async fn at_start(
     });
     let networks = if !found.routes.is_empty() {
         usable(&configuration, &routes.kept(&found.routes))
-    } else if found.n_bound == 0
-        && let Some(n_services) = count_services(cluster).await
-        && let families = better_routed(&configuration.settings, n_services, &[])
+    } else if let Some(counts) = counts(found.n_bound, cluster).await
+        && let families = better_routed(&configuration.settings, &counts, &[])
         && !families.is_empty()
     {
         of_families(networks(&configuration, cluster).await.unwrap_or_default(), &families)
@@ -116,6 +131,16 @@ pub(super) async fn at_start(
         info!("serviceRoutes: auto begins with routes to {}", listed(&networks));
     }
     configuration.with_routes(networks)
+}
+
+/// Returns about how many Services there are, before any is listed: one for each address that is bound,
+/// or as many as the API server says, of each family.
+async fn counts(n_bound: Counts, cluster: Option<&ClusterQuestions>) -> Option<Counts> {
+    if !n_bound.is_empty() {
+        return Some(n_bound);
+    }
+    let n_services = count_services(cluster).await?;
+    Some(Family::BOTH.map(|family| (family, n_services)).into())
 }
 
 /// Asks how many Services there are, before any is listed.
@@ -176,26 +201,45 @@ impl RouteWatch {
         if self.has_failed {
             sleep(AFTER_FAILURE).await;
         }
+        // What a start did not know is made good; starts are spread by themselves.
+        let mut may_be_at_once = self.last_change.is_none();
         let mut next = NextLook { at: Instant::now(), families: Vec::new() };
         loop {
             if status.wait_for(|status| status.in_sync_once).await.is_err() {
                 return std::future::pending().await;
             }
             if let Some(consequence) = self.look(&mut next).await {
-                return consequence;
+                if may_be_at_once {
+                    return consequence;
+                }
+                sleep(self.pause()).await;
+                next.at = Instant::now();
+                if let Some(consequence) = self.look(&mut next).await {
+                    return consequence;
+                }
             }
+            may_be_at_once = false;
             sleep(LOOK).await;
         }
+    }
+
+    /// Returns the time to wait before a change.
+    fn pause(&self) -> Duration {
+        let rested = self.last_change.map_or(REST, |changed| changed.elapsed());
+        REST.saturating_sub(rested) + random_up_to(SPREAD)
     }
 
     /// Looks once. The networks are looked at when it is time to, or when there should be routes.
     async fn look(&self, next: &mut NextLook) -> Option<Consequence> {
         let chosen = self.configuration.service_routes.chosen.as_deref().unwrap_or_default();
-        let n_services = self.inquiries.ask(|view| view.planner.n_services()).await.ok()?;
-        let families = better_routed(&self.settings, n_services, chosen);
+        let of_family =
+            |planner: &Planner| Family::BOTH.map(|family| (family, planner.n_services_of(family)));
+        let asked = self.inquiries.ask(move |view| of_family(view.planner)).await.ok()?;
+        let counts = Counts::from(asked);
+        let families = better_routed(&self.settings, &counts, chosen);
         let remaining = of_families(chosen.to_vec(), &families);
         if remaining.len() < chosen.len() {
-            return Some(self.change_to(remaining, n_services));
+            return Some(self.change_to(remaining, &counts));
         }
         if families.is_empty() || (Instant::now() < next.at && families == next.families) {
             return None;
@@ -206,19 +250,21 @@ impl RouteWatch {
         let wanted = of_families(wanted, &families);
         // A cluster without any network is one that does not say.
         let is_other = !wanted.is_empty() && !lead_to_the_same(&self.settings, &wanted, chosen);
-        is_other.then(|| self.change_to(wanted, n_services))
+        is_other.then(|| self.change_to(wanted, &counts))
     }
 
-    fn change_to(&self, networks: Vec<IpNet>, n_services: usize) -> Consequence {
+    fn change_to(&self, networks: Vec<IpNet>, counts: &Counts) -> Consequence {
+        let counts = counts.iter().map(|(family, count)| format!("{count} of {family}"));
+        let services = format!("for Services: {}", counts.collect::<Vec<_>>().join(", "));
         let reason = if networks.is_empty() {
-            format!("serviceRoutes: auto binds each address, for {n_services} Services")
+            format!("serviceRoutes: auto binds each address, {services}")
         } else {
-            let networks = listed(&networks);
-            format!("serviceRoutes: auto has routes to {networks}, for {n_services} Services")
+            format!("serviceRoutes: auto has routes to {}, {services}", listed(&networks))
         };
         Consequence::Switch(Box::new(Switch {
             configuration: self.configuration.clone().with_routes(networks),
             is_configured: false,
+            is_rerouting: true,
             reason,
         }))
     }
@@ -257,7 +303,8 @@ mod tests {
         let both: Vec<IpNet> =
             ["10.96.0.0/16", "fd00::/112"].map(|text| text.parse().unwrap()).into();
         let routed = |n_services, chosen: &[IpNet]| {
-            of_families(both.clone(), &better_routed(&settings, n_services, chosen))
+            let counts = Family::BOTH.map(|family| (family, n_services)).into();
+            of_families(both.clone(), &better_routed(&settings, &counts, chosen))
         };
         assert_eq!(routed(250, &[]), []);
         assert_eq!(routed(5_000, &[]), both[1..]);
@@ -265,6 +312,9 @@ mod tests {
         assert_eq!(routed(2_500, &both), both);
         assert_eq!(routed(2_499, &both), both[1..]);
         assert_eq!(routed(124, &both), []);
+        // Services of the other family do not count.
+        let counts = Counts::from([(Family::V4, 9_000), (Family::V6, 3)]);
+        assert_eq!(better_routed(&settings, &counts, &both), [Family::V4]);
     }
 
     #[test]
@@ -280,5 +330,30 @@ mod tests {
             &found
         ));
         assert!(!lead_to_the_same(&settings, &whole, &[]));
+    }
+
+    fn mk_watch(last_change: Option<Instant>) -> RouteWatch {
+        let words = ["kube-ipvs", "--proxy-mode=ipvs"].map(Into::into);
+        let configuration = Configuration::load(&crate::cli::parse(words).unwrap()).unwrap();
+        RouteWatch {
+            settings: Settings::clone(&configuration.settings),
+            configuration,
+            cluster: None,
+            inquiries: crate::reconcile::inquiry::inquiries().0,
+            has_failed: false,
+            last_change,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn changes_are_spread_and_an_hour_apart() {
+        let now = Instant::now();
+        let pauses: Vec<Duration> = (0..100).map(|_| mk_watch(Some(now)).pause()).collect();
+        assert!(pauses.iter().all(|pause| (REST..=REST + SPREAD).contains(pause)), "{pauses:?}");
+        let spread = *pauses.iter().max().unwrap() - *pauses.iter().min().unwrap();
+        assert!(spread > SPREAD / 2, "{spread:?}");
+        tokio::time::advance(REST).await;
+        assert!(mk_watch(Some(now)).pause() <= SPREAD);
+        assert!(mk_watch(None).pause() <= SPREAD);
     }
 }

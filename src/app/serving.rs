@@ -1,12 +1,55 @@
-//! Choice of what is served, from the configuration.
+//! Health and metrics: the thread that answers, and the choice of what is served, from the
+//! configuration.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use axum::Router;
 use plan::settings::Settings;
+use tokio::time::sleep;
 
+use super::threads::TaskThread;
 use crate::config::{Configuration, gates};
 use crate::serve;
+use crate::serve::health::SharedHealth;
+use crate::serve::listeners::Listeners;
 use crate::serve::pages::{Following, Pages, ServedMode, SetVerbosity};
+use crate::source::kubernetes::ClientMetrics;
+
+/// Time between two looks at whether changes arrive.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Listeners, and the thread that answers. They outlive a tenure, so that no check of a load balancer
+/// fails at a switch.
+#[derive(Debug)]
+pub(super) struct ServingThread {
+    pub(super) thread: TaskThread,
+    pub(super) listeners: Arc<Listeners>,
+}
+
+// === impl ServingThread ===
+
+impl ServingThread {
+    /// Starts the thread, which does not listen yet.
+    ///
+    /// # Errors
+    /// When the kernel gives no thread.
+    pub(super) fn start() -> io::Result<Arc<Self>> {
+        let thread = TaskThread::start("serving", ())?;
+        Ok(Arc::new(Self { thread, listeners: Listeners::new() }))
+    }
+}
+
+/// Reports to health that changes of Services and EndpointSlices arrive, once they do. A folder is
+/// followed from the first list on.
+pub(super) async fn report_followed(client: Option<ClientMetrics>, health: SharedHealth) {
+    while client.as_ref().is_some_and(|client| !client.follows_services()) {
+        sleep(LOOK).await;
+    }
+    health.followed();
+}
 
 /// Returns what is served, and where.
 ///

@@ -1,11 +1,12 @@
 //! A tenure: the time that the program serves in one mode, with one configuration.
 //!
 //! All that serves is made for a tenure and ends with it: threads, the source, the planner, the
-//! kernel's worker, the servers, the metrics. So a switch is a restart, but for the process.
+//! kernel's worker, the metrics. So a switch is a restart, but for the process and its listeners.
 //! [`Program`] is what stays.
 
 use std::convert::Infallible;
 use std::future::Future;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, bail};
@@ -16,6 +17,7 @@ use plan::model::Family;
 use plan::planner::Planner;
 use plan::settings::Settings;
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
@@ -30,6 +32,7 @@ use super::observers::{EventObserver, Observers};
 use super::relay::RunningRelay;
 use super::service_routes::{self, RouteWatch};
 use super::service_traffic::ServiceTrafficCycle;
+use super::serving::ServingThread;
 use super::signals::{Orders, Shutdown};
 use super::source::Source;
 use super::threads::TaskThread;
@@ -66,10 +69,16 @@ pub(super) struct Program {
     /// The log, and the journal, which goes on through all tenures.
     pub(super) log: Log,
     pub(super) shutdown: Shutdown,
+    /// The families that were served last.
+    pub(super) families: Vec<Family>,
     /// The relay of mode userspace, once that has been served in: its connections outlive the mode.
     pub(super) relay: Option<RunningRelay>,
     pub(super) localhost: NodePortsOnLocalhost,
+    /// Health, metrics and health checks of Services.
+    pub(super) serving: Arc<ServingThread>,
     pub(super) orders: Orders,
+    /// Time at which `serviceRoutes: auto` chose otherwise the last time.
+    pub(super) last_rerouting: Option<tokio::time::Instant>,
 }
 
 /// Longest time for which the end of the program waits for the end of its threads.
@@ -101,8 +110,8 @@ pub(super) enum TenureError {
 
 /// Threads that run beside the event loop, however busy the loop is.
 pub(super) struct Threads {
-    /// Health, metrics and health checks of Services.
-    serving: TaskThread,
+    /// Health, metrics and health checks of Services, for all tenures.
+    serving: Arc<ServingThread>,
     /// The client of the API server, decoding and conversion, Events.
     source: TaskThread,
     /// The operator's console.
@@ -123,6 +132,10 @@ pub(super) struct Parts<K> {
     pub(super) localhost: NodePortsOnLocalhost,
     /// Reason for which the mode is not the preferred one; none: it is.
     pub(super) fallen_back: Option<FallenBack>,
+    /// Reasons for which families are not served that the kernel has, in words.
+    pub(super) dropped_families: Vec<String>,
+    /// Limits of the host that Services feel, in words.
+    pub(super) limits: Vec<String>,
     pub(super) source: Source,
     /// Pages of the operator's console, for the metrics server.
     pub(super) pages: Router,
@@ -168,17 +181,32 @@ async fn serve_at_work(
     program: &mut Program,
     at_work: &AtWork,
 ) -> Result<Ended, TenureError> {
-    let threads = Threads::start(at_work)
+    let threads = Threads::start(at_work, Arc::clone(&program.serving))
         .context("start the threads beside the event loop")
         .map_err(TenureError::NotReady)?;
-    let Program { arguments, configured, rejected, log, shutdown, relay, localhost, orders } =
-        program;
+    let last_change = program.last_rerouting;
+    let Program {
+        arguments,
+        configured,
+        rejected,
+        log,
+        shutdown,
+        families,
+        relay,
+        localhost,
+        orders,
+        ..
+    } = program;
+    // A mode that is gone back to serves what it can.
+    let is_new = former.as_ref().is_some_and(|former| !former.has_failed);
+    let served = if is_new { families.clone() } else { Vec::new() };
     let (source, host, chosen) = tokio::select! {
         biased;
         () = shutdown.requested() => return Ok(Ended::Shutdown),
-        ready = get_ready(configuration, &threads, at_work) => ready.map_err(TenureError::NotReady)?,
+        ready = get_ready(configuration, served, &threads, at_work) => ready.map_err(TenureError::NotReady)?,
     };
-    let Host { configuration, fallen_back, backends, mut linux } = host;
+    let Host { configuration, fallen_back, dropped_families, backends, mut linux, limits } = host;
+    families.clone_from(&configuration.settings.families);
     let settings = Settings {
         localhost_node_ports: configuration.localhost_node_ports,
         ..configuration.settings.clone()
@@ -188,8 +216,6 @@ async fn serve_at_work(
     }
     let mut observers: Vec<Box<dyn Observer>> = Vec::new();
     if let Some(relay) = relay.as_ref().filter(|_| settings.mode == Mode::Userspace) {
-        // What another time in this mode has left.
-        relay.stop_listening();
         observers.push(Box::new(relay.observer()));
     }
     if settings.mode == Mode::Ipvs && configuration.estimators.run == Run::Auto {
@@ -222,6 +248,7 @@ async fn serve_at_work(
         cluster: source.cluster_questions(threads.source.handle()),
         inquiries: inquiries.clone(),
         has_failed: former.as_ref().is_some_and(|former| former.has_failed),
+        last_change,
     };
     let parts = Parts {
         route_watch,
@@ -232,6 +259,8 @@ async fn serve_at_work(
         relay: relay.clone(),
         localhost: localhost.clone(),
         fallen_back,
+        dropped_families,
+        limits,
         source,
         pages,
         inquiries,
@@ -249,6 +278,7 @@ async fn serve_at_work(
 /// runs programs, so a thread of the pool does it, and a signal is handled meanwhile.
 async fn get_ready(
     configuration: Configuration,
+    served: Vec<Family>,
     threads: &Threads,
     at_work: &AtWork,
 ) -> anyhow::Result<(Source, Host, Configuration)> {
@@ -259,7 +289,7 @@ async fn get_ready(
         let cluster = source.cluster_questions(&source_thread);
         let chosen = service_routes::at_start(configuration, cluster.as_ref());
         let chosen = source_thread.block_on(chosen);
-        Ok((source, host::prepare(&chosen)?, chosen))
+        Ok((source, host::prepare(&chosen, &served)?, chosen))
     });
     ready.await.context("open the source and prepare the host")?
 }
@@ -297,28 +327,34 @@ impl<K: Kernel + 'static> Parts<K> {
         let (following, set_verbosity) = (source.following(), self.set_verbosity);
         let options =
             serving::options(&configuration, &settings, following, set_verbosity, self.pages)?;
-        let servers = Servers::new(options, failures)?;
+        let serving = &threads.serving;
+        let servers = Servers::new(options, failures, Arc::clone(&serving.listeners))?;
         let recorder = source.event_recorder(&settings.node_name, &threads.source);
         let is_relayed = settings.mode == Mode::Userspace;
         let serving_relay = relay.clone().filter(|_| is_relayed);
         let all = observe(self.observers, &servers, &recorder, &settings, &self.localhost)?;
         let health = servers.health();
         source.mark_not_leaving(&health);
+        let followed = serving::report_followed(source.client_metrics(), health.clone());
+        threads.source.spawn(followed);
         let measured = servers.metrics();
         measure(&measured, &configuration, &settings, &source, relay.as_ref())?;
         let (inquiries, stages) = (self.inquiries, measured.own.stages.clone());
         let cycle = ServiceTrafficCycle::new(&configuration, from, &measured, inquiries, at_work)?;
-        threads.serving.spawn(cycle.run());
+        threads.console.spawn(cycle.run());
         let kernel = KernelHandle::start_holding(kernel, stages, at_work.clone())
             .context("start the kernel worker")?;
         let routes = !settings.service_routes.is_empty();
-        let chosen = settings.clone();
+        let (chosen, families) = (settings.clone(), settings.families.clone());
         let reconciler = Reconciler::new(Planner::new(settings), kernel, configuration.pace)?;
         let reconciler = reconciler.observed_by(Box::new(all)).answering(self.questions);
         let rerouted = self.route_watch.changed(reconciler.status());
         let can_go_back = former.as_ref().is_some_and(|former| !former.has_failed);
         let held_up = held_up::for_too_long(reconciler.status(), can_go_back);
         record_start(&recorder, former.as_ref());
+        mode::report_dropped(&self.dropped_families, &recorder);
+        measured.own.set_families(&chosen.families);
+        record_limits(&recorder, self.limits);
         let former_mode = FormerMode {
             settings: chosen,
             former,
@@ -336,6 +372,12 @@ impl<K: Kernel + 'static> Parts<K> {
         measured.own.queues.watch(own::SOURCE, length(&events));
         measured.own.queues.watch(own::LOOP, length(&inputs));
         if let Some(relay) = serving_relay {
+            for event in relay.known_ports() {
+                // The loop runs soon, and takes it; the queue is longer than a node has ports as a rule.
+                if inputs.try_send(crate::reconcile::Input::Change(event)).is_err() {
+                    break;
+                }
+            }
             tokio::spawn(relay.report(inputs.clone(), recorder.clone()));
         }
         let input_pump = InputPump::new(inputs, recorder.clone(), health, unchecked);
@@ -343,8 +385,16 @@ impl<K: Kernel + 'static> Parts<K> {
         let rejected = measured.own.configuration_rejected.clone();
         let returned = mode::returned(&configuration, self.fallen_back, &recorder, at_work);
         let configured = changes.configured.clone();
-        let cx = Surroundings { mode: from, recorder: recorder.clone(), at_work: at_work.clone() };
+        let cx = Surroundings {
+            mode: from,
+            families,
+            recorder: recorder.clone(),
+            at_work: at_work.clone(),
+        };
         let changed = changes.next(cx, rejected);
+        // It ends with the tenure; the listeners do not.
+        let mut served = JoinSet::new();
+        served.spawn_on(servers.run(), serving.thread.handle());
         tokio::spawn(former_mode.run());
         tokio::spawn(report_failures(failed, recorder.clone()));
         threads.source.spawn(source.run(events));
@@ -359,7 +409,7 @@ impl<K: Kernel + 'static> Parts<K> {
                 ended.context("run the input pump")??;
                 bail!("the source of Services has ended, which is a bug; please report the log above")
             }
-            ended = threads.serving.spawn(servers.run()) => {
+            Some(ended) = served.join_next() => {
                 return give_up(ended.context("serve health and metrics")?, &recorder).await;
             }
             problem = held_up => return Ok(Ended::HeldUp(problem)),
@@ -374,9 +424,9 @@ impl<K: Kernel + 'static> Parts<K> {
 // === impl Threads ===
 
 impl Threads {
-    pub(super) fn start(at_work: &AtWork) -> std::io::Result<Self> {
+    pub(super) fn start(at_work: &AtWork, serving: Arc<ServingThread>) -> std::io::Result<Self> {
         Ok(Self {
-            serving: TaskThread::start("serving", at_work.clone())?,
+            serving,
             source: TaskThread::start("source", at_work.clone())?,
             console: TaskThread::start("console", at_work.clone())?,
         })
@@ -483,6 +533,20 @@ fn record_start(recorder: &EventRecorder, former: Option<&Former>) {
             reason: "Starting",
             action: "StartKubeProxy",
             note: String::new(),
+            extent: Extent::ThisNode,
+        });
+    }
+}
+
+/// Records what this host lacks.
+fn record_limits(recorder: &EventRecorder, limits: Vec<String>) {
+    for note in limits {
+        recorder.record(NewEvent {
+            regarding: Regarding::Node,
+            severity: Severity::Warning,
+            reason: "HostLimited",
+            action: "PrepareHost",
+            note,
             extent: Extent::ThisNode,
         });
     }

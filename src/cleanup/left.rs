@@ -107,6 +107,13 @@ pub fn sort_chains(saved: &str) -> (usize, BTreeSet<&str>) {
     rules::sort_chains(saved)
 }
 
+/// The tables that saved rules leave out, because iptables cannot show them and they could not be read
+/// in another way.
+#[must_use]
+pub fn unreadable(saved: &str) -> Vec<&str> {
+    rules::unreadable(saved)
+}
+
 /// Reads the rules of each kind of iptables, with what would go from it in this mode.
 fn saved(mode: Mode, variant: Variant) -> Result<Vec<(String, rules::RemovalScope)>, ReadError> {
     let mut all = Vec::new();

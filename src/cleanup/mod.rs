@@ -156,6 +156,10 @@ pub fn other_modes(mode: Mode, in_use: &HashMap<Family, Backend>) -> CleanupRepo
     }
     if mode == Mode::Ipvs {
         report.remove_counters();
+        match Leftovers::open() {
+            Ok(mut leftovers) => report.destroy_sets(&mut leftovers, &[]),
+            Err(error) => report.failures.push(format!("cannot look for former sets: {error}")),
+        }
     }
     report
 }
@@ -355,20 +359,23 @@ impl CleanupReport {
         }
     }
 
+    /// Destroys sets, and those of earlier versions.
     fn destroy_sets(&mut self, leftovers: &mut Leftovers, sets: &[SetId]) {
-        let mut left = leftovers.destroy(sets);
+        let mut sets: Vec<&str> = sets.iter().map(|set| set.name()).collect();
+        sets.extend(leftovers.former_sets());
+        let mut left = leftovers.destroy(&sets);
         for _ in 0..RELEASE_ATTEMPTS {
             if !left.iter().any(|set| set.in_use) {
                 break;
             }
             std::thread::sleep(RELEASE_WAIT);
-            let again: Vec<SetId> = left.iter().map(|not| not.set).collect();
+            let again: Vec<&str> = left.iter().map(|not| not.set).collect();
             left = leftovers.destroy(&again);
         }
         self.note(sets.len() - left.len(), "set");
         let (in_use, other): (Vec<_>, Vec<_>) = left.into_iter().partition(|not| not.in_use);
         if !in_use.is_empty() {
-            let names: Vec<&str> = in_use.iter().map(|not| not.set.name()).collect();
+            let names: Vec<&str> = in_use.iter().map(|not| not.set).collect();
             self.failures.push(format!(
                 "rules still look into the sets {}: find them (iptables-save | grep KUBE-, the \
                  same with ip6tables-save, -legacy and nft), remove them and run this again",

@@ -2,7 +2,8 @@
 //!
 //! Only names that kube-proxy has, in the tables where it has them, and the jumps into them by
 //! their comments. What the kubelet makes (`KUBE-FIREWALL`, `KUBE-KUBELET-CANARY`,
-//! `KUBE-IPTABLES-HINT`, `KUBE-MARK-DROP`) is on no list here.
+//! `KUBE-IPTABLES-HINT`, `KUBE-MARK-DROP`) is on no list here. A `KUBE-FIREWALL` without rules is not the
+//! kubelet's, which makes it for its rule.
 
 #[cfg(test)]
 mod tests;
@@ -90,10 +91,13 @@ const IPTABLES_MODE_CHAINS: [(&str, &str); 12] = [
 const IPTABLES_MODE_PREFIXES: [&str; 6] =
     ["KUBE-SVC-", "KUBE-SVL-", "KUBE-FW-", "KUBE-EXT-", "KUBE-XLB-", "KUBE-SEP-"];
 
+/// Chain of `nat` that earlier versions had in IPVS mode, and that nothing leads into any more.
+const FORMER_CHAIN: (&str, &str) = ("nat", "KUBE-SPARE-SHORT-CIRCUIT");
+
 /// Chains of mode ipvs that kube-proxy does not have: table and name.
 const OURS_ALONE: [(&str, &str); 4] = [
     ("nat", "KUBE-SHORT-CIRCUIT"),
-    ("nat", "KUBE-SPARE-SHORT-CIRCUIT"),
+    FORMER_CHAIN,
     ("mangle", "KUBE-PROXY-FIREWALL"),
     ("mangle", "KUBE-SOURCE-RANGES-FIREWALL"),
 ];
@@ -115,6 +119,12 @@ const USERSPACE_CHAINS: [(&str, &str); 10] = [
 /// Chains that the kubelet makes.
 const KUBELET_CHAINS: [&str; 4] =
     ["KUBE-FIREWALL", "KUBE-KUBELET-CANARY", "KUBE-IPTABLES-HINT", "KUBE-MARK-DROP"];
+
+/// The one of these that iptables mode has as well.
+const FIREWALL: &str = "KUBE-FIREWALL";
+
+/// Chain that probes make and remove. It stays where a process is killed meanwhile.
+const OF_PROBES: &str = "KUBE-PROBE";
 
 /// Other programs (host ports of containers, older kubelets) mark packets with the first of these,
 /// and what is marked is masqueraded by the second. They stay together or go together.
@@ -280,22 +290,35 @@ impl<'a> SavedTable<'a> {
         let replaced = rules.iter().rev().filter(|_| scope == RemovalScope::OursAlone);
         let replacements =
             replaced.filter_map(|rule| Some((rule.chain, self.kube_proxys_jump(rule)?)));
-        lines.extend(replacements.map(|(chain, jump)| format!("-I {chain} 1 {jump}")));
+        let mut replacements: Vec<(&str, String)> = replacements.collect();
+        // kube-proxy may have started already.
+        replacements.retain(|(chain, jump)| !self.has(chain, jump));
+        lines.extend(replacements.iter().map(|(chain, jump)| format!("-I {chain} 1 {jump}")));
         lines.extend(rules.iter().map(|rule| format!("-D {} {}", rule.chain, rule.text)));
         lines.extend(removable.iter().map(|chain| format!("-X {chain}")));
         lines.push("COMMIT\n".to_owned());
         lines.join("\n")
     }
 
+    /// True if a chain has a rule, however it is printed.
+    fn has(&self, chain: &str, rule: &str) -> bool {
+        let mut rules = self.rules.iter().filter(|found| found.chain == chain);
+        rules.any(|found| rule_set::is_same_rule(found.text, rule))
+    }
+
     fn is_listed(&self, chain: &str, scope: RemovalScope) -> bool {
         let is_of = |mode| self.has_chain_of(mode, chain);
         let is_of_leaving = RuleSet::copy_chain_names()
             .any(|(table, name)| (table.name(), name) == (self.name, chain));
+        let is_former = (self.name, chain) == FORMER_CHAIN;
         match scope {
-            RemovalScope::Everything => is_of_leaving || Mode::ALL.into_iter().any(is_of),
+            RemovalScope::Everything => {
+                is_former || is_of_leaving || Mode::ALL.into_iter().any(is_of) || chain == OF_PROBES
+            }
             // `KUBE-SERVICES` of nat and others are chains of several modes.
             RemovalScope::ModesBut(modes) => {
-                is_of_leaving_alone(modes, is_of_leaving) || is_of_others_alone(modes, is_of)
+                is_of_leaving_alone(modes, is_former || is_of_leaving)
+                    || is_of_others_alone(modes, is_of)
             }
             RemovalScope::OursAlone => is_of_leaving || OURS_ALONE.contains(&(self.name, chain)),
         }
@@ -307,6 +330,7 @@ impl<'a> SavedTable<'a> {
         match mode {
             Mode::Iptables => {
                 IPTABLES_MODE_CHAINS.contains(&(self.name, chain))
+                    || (self.name, chain) == ("filter", FIREWALL) && self.is_emptied(chain)
                     || self.name == "nat"
                         && IPTABLES_MODE_PREFIXES.iter().any(|p| chain.starts_with(p))
             }
@@ -315,9 +339,15 @@ impl<'a> SavedTable<'a> {
         }
     }
 
+    /// True if a chain is there and has no rule.
+    fn is_emptied(&self, chain: &str) -> bool {
+        self.chains.contains(&chain) && !self.rules.iter().any(|rule| rule.chain == chain)
+    }
+
     /// True if the rule, which stands in a chain that stays, is to be removed.
     fn is_removable(&self, rule: &SavedRule<'_>, scope: RemovalScope) -> bool {
         self.is_jump(rule, scope)
+            || rule.text == "-j KUBE-FIREWALL" && self.is_listed(FIREWALL, scope)
             || scope == RemovalScope::OursAlone
                 && (self.is_beside_kube_proxys(rule) || self.kube_proxys_jump(rule).is_some())
     }

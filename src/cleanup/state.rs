@@ -4,6 +4,8 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use plan::actual::Actual;
+use plan::hash::HashSet;
 use plan::kernel_objects::{Entry, Frontend};
 use plan::op::Op;
 use plan::planner::Planner;
@@ -105,7 +107,31 @@ pub(super) fn removal(found: &FoundLeftovers, chosen: &Settings) -> StateRemoval
     };
     let foreign = found.foreign_sets.iter();
     removal.kept.extend(foreign.map(|set| format!("the set {set}, which is not of our type")));
+    removal.kept.extend(unowned(&actual, &removal.virtual_servers));
     removal
+}
+
+/// Most virtual servers that are named.
+const MOST_NAMED: usize = 5;
+
+/// Names the virtual servers that stay, since nothing says whose they are.
+fn unowned(actual: &Actual, removed: &[Frontend]) -> Option<String> {
+    let removed: HashSet<&Frontend> = removed.iter().collect();
+    let mut left: Vec<&Frontend> =
+        actual.virtual_servers.keys().filter(|it| !removed.contains(it)).collect();
+    left.sort_unstable();
+    let named: Vec<String> = left.iter().take(MOST_NAMED).map(ToString::to_string).collect();
+    let more = match left.len() - named.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    (!named.is_empty()).then(|| {
+        format!(
+            "virtual servers that no set or interface of kube-ipvs names, or that are inside the \
+             excluded networks: {}{more} (ipvsadm -D removes one)",
+            named.join(", ")
+        )
+    })
 }
 
 #[cfg(test)]
@@ -177,7 +203,8 @@ mod tests {
         assert_eq!(removal.link, LinkRemoval::Whole);
         assert_eq!(removal.sets.len(), 4);
         assert!(removal.sets.contains(&mk_set(SetKind::ClusterIp, Family::V6)));
-        assert_eq!((removal.entries.len(), removal.kept.len()), (0, 0));
+        // The virtual server of another program is named.
+        assert_eq!((removal.entries.len(), removal.kept.len()), (0, 1));
     }
 
     #[test]
@@ -238,7 +265,9 @@ mod tests {
         assert!(removal.link.is_left() && !LinkRemoval::Addresses(Vec::new()).is_left());
         assert_eq!(removal.entries, [(cluster, Entry::AddressPort(own))]);
         assert!(!removal.sets.contains(&cluster));
-        assert_eq!(removal.kept.len(), 2, "{:?}", removal.kept);
+        let [.., virtual_servers] = &removal.kept[..] else { panic!("{removal:?}") };
+        assert!(virtual_servers.contains("10.96.0.1:443"), "{virtual_servers}");
+        assert_eq!(removal.kept.len(), 3, "{:?}", removal.kept);
     }
 
     #[test]

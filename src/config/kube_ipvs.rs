@@ -33,6 +33,7 @@ pub const DEFAULT_CONSOLE_SOCKET: &str = "/run/kube-ipvs/console.sock";
 #[serde(rename_all = "camelCase", default)]
 #[expect(missing_docs, reason = "every field is described in docs/config.md")]
 pub struct KubeIpvsConfiguration {
+    pub accept_service_traffic: String,
     pub api_version: String,
     pub cleanup_other_modes: Option<bool>,
     #[serde(deserialize_with = "text_of_scalar")]
@@ -106,6 +107,7 @@ impl KubeIpvsConfiguration {
         self.udp_idle_timeout.get_or_insert(GoDuration::from(DEFAULT_UDP_IDLE));
         self.fallback_retry.get_or_insert(GoDuration::from_secs(FALLBACK_RETRY_SECONDS));
         for (field, default) in [
+            (&mut self.accept_service_traffic, "always"),
             (&mut self.console_page, "off"),
             (&mut self.estimators.run, "auto"),
             (&mut self.fallback_return, "never"),

@@ -9,7 +9,10 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use plan::mode::Mode;
 use plan::model::Family;
 use plan::scheduler::SchedulerName;
-use plan::settings::{LocalDetection, NodePortAddresses, Settings, ShortCircuitNetworks};
+use plan::settings::{
+    AcceptServiceTraffic, KUBELET_PORT, Listener, LocalDetection, NodePortAddresses, Settings,
+    ShortCircuitNetworks,
+};
 
 use super::document::{self, KubeProxyConfiguration};
 use super::gates::{EXTERNAL_IPS, FeatureGates};
@@ -357,6 +360,19 @@ fn with_mode(
     }
 }
 
+/// The TCP ports at the node's addresses on which kube-ipvs and the kubelet listen.
+fn listeners(document: &KubeProxyConfiguration) -> Vec<(u16, Listener)> {
+    let own = [
+        (&document.healthz_bind_address, Listener::Health),
+        (&document.metrics_bind_address, Listener::Metrics),
+    ];
+    let own = own.into_iter().filter_map(|(text, listener)| {
+        let address = address::socket(text).filter(|address| !address.ip().is_loopback());
+        address.map(|address| (address.port(), listener))
+    });
+    own.chain([(KUBELET_PORT, Listener::Kubelet)]).collect()
+}
+
 /// True if IPv4 node ports are to be served on loopback addresses, as far as a mode can
 /// (`ContainsIPv4Loopback` in kube-proxy's pkg/proxy/util/nodeport_addresses.go).
 fn includes_loopback(addresses: &NodePortAddresses) -> bool {
@@ -392,6 +408,14 @@ fn settings(
         local_detection: local_detection(document),
         node_port_addresses: node_port_addresses(&document.node_port_addresses),
         exclude: networks(&document.ipvs.exclude_cidrs),
+        listeners: listeners(document),
+        accept_service_traffic: match own.accept_service_traffic.as_str() {
+            "never" => AcceptServiceTraffic::Never,
+            _ => AcceptServiceTraffic::Always,
+        },
+        health_port: address::socket(&document.healthz_bind_address)
+            .filter(|socket| socket.ip().is_unspecified() && socket.port() > 0)
+            .map(|socket| socket.port()),
         external_ips: gates.is_enabled(EXTERNAL_IPS),
         ..Settings::new(node_name(&document.hostname_override)?)
     };

@@ -213,6 +213,9 @@ fn reason(problem: &Problem) -> &'static str {
     match problem {
         Problem::ImpossibleAddress { .. } => "AddressNotPossible",
         Problem::AddressOfNode { .. } => "AddressOfNode",
+        Problem::PortOfListener { .. } => "PortOfListener",
+        Problem::AddressOfApiServer { .. } => "AddressOfApiServer",
+        Problem::InsidePodNetwork { .. } => "AddressInsidePodNetwork",
         Problem::FrontendTaken { .. } => "FrontendTaken",
         Problem::FrontendTwice { .. } => "FrontendTwice",
         Problem::ShortCircuitTaken { .. } => "ShortCircuitTaken",

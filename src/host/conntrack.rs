@@ -1,8 +1,9 @@
 //! Sysctls of connection tracking, by kube-proxy's settings.
 //!
-//! Each is read first and written only if different. kube-proxy ends when one cannot be written; so
-//! do we, but not when the table is larger than asked for already, nor in a network namespace where
-//! the table's size is not ours to set. None is put back on exit.
+//! Each is read first and written only if different. The table's size is only raised, as kube-proxy
+//! does since 1.38 (kubernetes/kubernetes#142035). kube-proxy ends when one cannot be written; kube-ipvs
+//! does not in a network namespace where the table's size is not its own to set, nor for buckets, which
+//! only make the table slower. None is put back on exit.
 
 #[cfg(test)]
 mod tests;
@@ -50,7 +51,9 @@ pub(crate) struct ConntrackSetup {
 pub(crate) fn set(root: &Root, chosen: &Conntrack) -> ConntrackSetup {
     let mut outcome = ConntrackSetup::default();
     if let Some(entries) = entries(chosen.max_per_core, chosen.min, processors(root)) {
-        set_entries(root, entries, &mut outcome);
+        if set_entries(root, entries, &mut outcome) {
+            set_buckets(root, entries / 4, &mut outcome);
+        }
     }
     let applied = sysctl::apply(&root.proc_sys, &sysctls(chosen));
     outcome.changed.extend(applied.changed);
@@ -61,7 +64,24 @@ pub(crate) fn set(root: &Root, chosen: &Conntrack) -> ConntrackSetup {
 /// Returns the sysctls that are to be set.
 pub(super) fn wanted(root: &Root, chosen: &Conntrack) -> Vec<Sysctl> {
     let size = entries(chosen.max_per_core, chosen.min, processors(root)).map(size);
+    let size = size.filter(|size| !is_large_enough(&root.proc_sys, size));
     size.into_iter().chain(sysctls(chosen)).collect()
+}
+
+/// Returns why the buckets cannot be set to what a start would set them to; none if they can, or need
+/// not be.
+pub(super) fn buckets_missing(root: &Root, chosen: &Conntrack) -> Option<String> {
+    let buckets = entries(chosen.max_per_core, chosen.min, processors(root))? / 4;
+    let path = root.sys.join(HASH_SIZE);
+    // A file of sysfs that is opened for writing is not written yet.
+    let tried = found_buckets(&path).and_then(|found| {
+        if found < buckets {
+            fs::OpenOptions::new().write(true).open(&path).map(drop)
+        } else {
+            Ok(())
+        }
+    });
+    tried.err().map(|error| too_few_buckets(buckets, &error))
 }
 
 /// Returns the number of entries that the table is to have; none: as it has.
@@ -117,47 +137,66 @@ fn size(entries: u32) -> Sysctl {
     Sysctl::new(MAX, entries, true, why)
 }
 
-fn set_entries(root: &Root, entries: u32, outcome: &mut ConntrackSetup) {
-    let applied = sysctl::apply(&root.proc_sys, &[size(entries)]);
-    outcome.changed.extend(applied.changed);
-    if let Some(error) = applied.failed.first() {
-        match tolerable(&root.proc_sys, error) {
+/// True if the table may have as many entries already. A size that an operator raised is not lowered.
+fn is_large_enough(proc_sys: &Path, size: &Sysctl) -> bool {
+    let found = fs::read_to_string(proc_sys.join(size.path)).ok();
+    let number = |text: &str| text.trim().parse::<u64>().ok();
+    found.and_then(|found| number(&found)) >= number(&size.value)
+}
+
+/// Raises the number of entries. Returns true if the table may have as many.
+fn set_entries(root: &Root, entries: u32, outcome: &mut ConntrackSetup) -> bool {
+    let size = size(entries);
+    if is_large_enough(&root.proc_sys, &size) {
+        return true;
+    }
+    match sysctl::set(&root.proc_sys, &size) {
+        Ok(change) => {
+            outcome.changed.extend(change);
+            return true;
+        }
+        Err(error) => match tolerable(&root.proc_sys, &error) {
             Some(reason) => outcome.tolerated.push(reason),
             None => outcome.failed.push(error.to_string()),
-        }
-        return;
+        },
     }
-    // Four entries a bucket, as the kernel has it by default (net/netfilter/nf_conntrack_core.c,
-    // `nf_conntrack_init_start`, before Linux 5.15).
-    match enlarge(&root.sys.join(HASH_SIZE), entries / 4) {
+    false
+}
+
+/// Raises the number of buckets. Four entries a bucket, as the kernel has it by default
+/// (net/netfilter/nf_conntrack_core.c, `nf_conntrack_init_start`, before Linux 5.15).
+fn set_buckets(root: &Root, buckets: u32, outcome: &mut ConntrackSetup) {
+    match enlarge(&root.sys.join(HASH_SIZE), buckets) {
         Ok(None) => {}
         Ok(Some(before)) => {
             let why = "a bucket of the connection tracking table has four entries at most";
-            let sysctl = Sysctl::new(BUCKETS, entries / 4, true, why);
+            let sysctl = Sysctl::new(BUCKETS, buckets, true, why);
             outcome.changed.push(SysctlChange { sysctl, before: before.to_string() });
         }
-        Err(error) => outcome.failed.push(format!(
-            "cannot make the connection tracking table have {buckets} buckets, a quarter of its \
-             {entries} entries: {error}. Set it on the host (echo {buckets} > /sys/{HASH_SIZE}), \
-             mount /sys writable, or leave the table as it is (conntrack.maxPerCore: 0)",
-            buckets = entries / 4
-        )),
+        Err(error) => outcome.tolerated.push(too_few_buckets(buckets, &error)),
     }
+}
+
+fn too_few_buckets(buckets: u32, error: &io::Error) -> String {
+    // The kernel takes it in the first network namespace only: EOPNOTSUPP
+    // (`nf_conntrack_set_hashsize` in net/netfilter/nf_conntrack_core.c).
+    let cure = match error.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
+        Some(rustix::io::Errno::OPNOTSUPP) => {
+            "This is not the host's network namespace, and only there they can be set"
+        }
+        _ => "Mount /sys writable, or leave the table as it is (conntrack.maxPerCore: 0)",
+    };
+    format!(
+        "The connection tracking table stays as it is: it cannot be given {buckets} buckets, a quarter \
+         of the entries that conntrack.maxPerCore and conntrack.min ask for: {error}. With fewer, \
+         tracking slows down when the table fills. {cure}. On the host: echo {buckets} > /sys/{HASH_SIZE}"
+    )
 }
 
 /// Returns why it is well although the table's size could not be set; none if it is not.
 fn tolerable(proc_sys: &Path, error: &SysctlError) -> Option<String> {
     let wanted = &error.sysctl.value;
     let found = error.found.as_ref()?;
-    let number = |text: &str| text.parse::<u32>().ok();
-    if number(found).zip(number(wanted)).is_some_and(|(found, wanted)| found >= wanted) {
-        return Some(format!(
-            "{} stays {found}, which is more than the {wanted} asked for; it cannot be set from \
-             here: {}",
-            error.sysctl.name(),
-            error.source
-        ));
-    }
     let metadata = fs::metadata(proc_sys.join(error.sysctl.path)).ok()?;
     // It is so in every network namespace but the first (`nf_conntrack_standalone_init_sysctl` in
     // net/netfilter/nf_conntrack_standalone.c).
@@ -172,15 +211,19 @@ fn tolerable(proc_sys: &Path, error: &SysctlError) -> Option<String> {
 
 /// Returns the value that there was, if it was too small.
 fn enlarge(path: &Path, least: u32) -> io::Result<Option<u32>> {
-    let text = fs::read_to_string(path)?;
-    let found = text.trim().parse::<u32>().map_err(|error| {
-        io::Error::new(io::ErrorKind::InvalidData, format!("{:?}: {error}", text.trim()))
-    })?;
+    let found = found_buckets(path)?;
     if found >= least {
         return Ok(None);
     }
     fs::write(path, least.to_string())?;
     Ok(Some(found))
+}
+
+fn found_buckets(path: &Path) -> io::Result<u32> {
+    let text = fs::read_to_string(path)?;
+    text.trim().parse::<u32>().map_err(|error| {
+        io::Error::new(io::ErrorKind::InvalidData, format!("{:?}: {error}", text.trim()))
+    })
 }
 
 /// The host's processors.

@@ -55,6 +55,12 @@ pub(crate) fn sysctls_to_set(configuration: &Configuration) -> Vec<(Sysctl, Opti
     differing.into_iter().map(with_value).collect()
 }
 
+/// Returns a warning if the table of connection tracking cannot be given the buckets that a start would
+/// give it.
+pub(crate) fn conntrack_buckets(configuration: &Configuration) -> Option<String> {
+    conntrack::buckets_missing(&conntrack::Root::default(), &configuration.conntrack)
+}
+
 /// Returns a warning if programs of this node may connect from a port that is a NodePort.
 pub(crate) fn local_ports() -> Option<String> {
     super::local_ports::warning(Path::new(sysctl::ROOT))

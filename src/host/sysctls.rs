@@ -60,13 +60,14 @@ pub(super) fn set_estimators(proc_sys: &Path, chosen: &EstimatorSettings) -> Vec
     wanted.into_iter().filter(|sysctl| !differing.contains(sysctl)).collect()
 }
 
-/// Sets up connection tracking. Returns the failures.
-pub(super) fn track_connections(chosen: &Conntrack) -> Vec<String> {
+/// Sets up connection tracking. Returns the failures; adds the limits that result to `limits`.
+pub(super) fn track_connections(chosen: &Conntrack, limits: &mut Vec<String>) -> Vec<String> {
     let outcome = conntrack::set(&conntrack::Root::default(), chosen);
     report(&outcome.changed);
     for tolerated in &outcome.tolerated {
         warn!("{tolerated}");
     }
+    limits.extend(outcome.tolerated);
     outcome.failed
 }
 

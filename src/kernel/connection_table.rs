@@ -74,7 +74,7 @@ impl<'a> TableEntry<'a> {
 }
 
 /// Returns the protocol by IPVS's word for it; none for those that have no ports.
-pub(super) fn protocol_of(word: &str) -> Option<Protocol> {
+fn protocol_of(word: &str) -> Option<Protocol> {
     match word {
         "TCP" => Some(Protocol::Tcp),
         "UDP" => Some(Protocol::Udp),
@@ -84,14 +84,14 @@ pub(super) fn protocol_of(word: &str) -> Option<Protocol> {
 }
 
 /// `0A60000A`, or `fd00:0096:0000:0000:0000:0000:0000:0010`
-pub(super) fn address_of(word: &str) -> Option<IpAddr> {
+fn address_of(word: &str) -> Option<IpAddr> {
     if word.contains(':') {
         return word.parse::<Ipv6Addr>().ok().map(IpAddr::V6);
     }
     u32::from_str_radix(word, 16).ok().map(|bits| IpAddr::V4(Ipv4Addr::from_bits(bits)))
 }
 
-pub(super) fn port_of(word: &str) -> Option<u16> {
+fn port_of(word: &str) -> Option<u16> {
     u16::from_str_radix(word, 16).ok()
 }
 

@@ -52,6 +52,8 @@ pub struct Looks {
     pub rule_sets: usize,
     /// At the chains of iptables mode.
     pub chains: usize,
+    /// At the connections.
+    pub connections: usize,
 }
 
 #[derive(Default)]
@@ -254,7 +256,7 @@ impl Kernel for Fake {
         };
         Ok(Listing {
             virtual_servers: actual.virtual_servers.iter().map(listed).collect(),
-            table: None,
+            order: Arc::default(),
         })
     }
 
@@ -291,8 +293,8 @@ impl Kernel for Fake {
         Ok(readings)
     }
 
-    fn count_open_connections(&mut self) -> Result<OpenConnections, ReadError> {
-        self.state().open_connections()
+    fn count_open_connections(&mut self, most: u64) -> Result<Option<OpenConnections>, ReadError> {
+        self.state().open_connections(most)
     }
 
     fn read_set(&mut self, set: SetId) -> Result<Option<ActualSet>, ReadError> {

@@ -3,18 +3,18 @@
 //! Unlike [`linux`](super::linux), this works on kernels without IPVS or ipset too.
 
 use std::net::IpAddr;
+use std::path::Path;
 
 use ipnet::IpNet;
 use plan::actual::{Actual, ActualSet, ActualVirtualServer};
 use plan::hash::{HashMap, HashSet};
 use plan::kernel_objects::{Entry, Frontend};
 use plan::model::Protocol;
-use plan::sets::SetId;
+use plan::sets::{FORMER, SetId};
 
 use super::link::{AddressBatch, AddressScope, Link, LinkAddress, Links};
 use super::linux::grow;
 use super::route::{RouteBatch, Routes};
-use super::service_table::is_ipvs_missing;
 use super::{ReadError, translate};
 
 /// Handles that read and remove it, in the network namespace they were opened in.
@@ -42,8 +42,8 @@ pub struct FoundLeftovers {
 /// A set that was not destroyed.
 #[derive(Debug)]
 pub struct NotDestroyed {
-    /// The set.
-    pub set: SetId,
+    /// The set's name.
+    pub set: &'static str,
     /// True if a rule, or another set, refers to it.
     pub in_use: bool,
     /// Reason that the kernel gave.
@@ -61,6 +61,13 @@ pub struct Connections {
     pub active: u64,
     /// TCP connections that begin or end.
     pub inactive: u64,
+}
+
+/// True if the kernel has not loaded IPVS, and so has no virtual server: a question over netlink would
+/// load it.
+fn is_ipvs_missing() -> bool {
+    let table = Path::new("/proc/thread-self/net/ip_vs");
+    table.parent().is_some_and(Path::exists) && !table.exists()
 }
 
 // === impl Leftovers ===
@@ -317,21 +324,29 @@ impl Leftovers {
         self.ipset.as_mut().map_or(Ok(false), |ipset| grow::shrink(ipset, set))
     }
 
+    /// Returns the names of sets that are there and that [earlier versions](FORMER) made. Without a
+    /// list, there is none.
+    pub fn former_sets(&mut self) -> Vec<&'static str> {
+        let names = self.ipset.as_mut().and_then(|ipset| ipset.list_names().ok());
+        let names: Vec<String> = names.iter().flatten().map(ToString::to_string).collect();
+        FORMER.into_iter().filter(|former| names.iter().any(|name| name == former)).collect()
+    }
+
     /// Destroys sets with their entries, and returns those that are still there.
-    pub fn destroy(&mut self, sets: &[SetId]) -> Vec<NotDestroyed> {
+    pub fn destroy(&mut self, sets: &[&'static str]) -> Vec<NotDestroyed> {
         let Some(ipset) = &mut self.ipset else { return Vec::new() };
         let mut left = Vec::new();
         for set in sets {
-            let destroyed = match translate::set_name(*set) {
+            let destroyed = match ipset::Name::new(set) {
                 Ok(name) => ipset.destroy(name),
                 Err(error) => {
-                    left.push(NotDestroyed { set: *set, in_use: false, reason: error.to_string() });
+                    left.push(NotDestroyed { set, in_use: false, reason: error.to_string() });
                     continue;
                 }
             };
             match destroyed {
                 Err(error) if !error.is_no_such_set() => left.push(NotDestroyed {
-                    set: *set,
+                    set,
                     in_use: error.is_busy(),
                     reason: error.to_string(),
                 }),

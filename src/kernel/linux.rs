@@ -42,7 +42,6 @@ pub use versions::Versions;
 use super::conntrack::ConntrackClient;
 use super::link::{AddressScope, LinkAddress, Links};
 use super::route::Routes;
-use super::service_table::ServiceTable;
 use super::sysctl::{Sysctl, SysctlChange, SysctlError};
 use super::{
     Addresses, DriftCheck, Kernel, Listing, OpenConnections, ReadError, Refusal, RefusalClass,
@@ -81,9 +80,6 @@ pub struct Linux {
     scope: AddressScope,
     kept: Kept,
     bridges: Bridges,
-    /// Real servers that were read and not asked for yet; none: the table was not read since the last
-    /// listing.
-    printed: Option<ServiceTable>,
 }
 
 /// Handle that an operation is for. Neighbours for the same one share a send.
@@ -251,10 +247,6 @@ impl Linux {
                 Err(_) => {}
             }
         }
-        if self.count.would_learn() {
-            // If this listing fails, there is another one after the next batch.
-            let _learned = self.listing();
-        }
         results
     }
 }
@@ -265,8 +257,6 @@ impl Kernel for Linux {
     }
 
     fn list_virtual_servers(&mut self) -> Result<Listing, ReadError> {
-        // What is read of these must not be older.
-        self.printed = None;
         self.listing()
     }
 
@@ -274,8 +264,6 @@ impl Kernel for Linux {
         &mut self,
         frontends: &[Frontend],
     ) -> Result<Vec<VirtualServerReading>, ReadError> {
-        // What was listed has been asked for, mostly: no memory is kept for the rest.
-        self.printed = Some(ServiceTable::default());
         let ids: Vec<_> = frontends.iter().map(translate::virtual_server_id).collect();
         let found = self.ipvs()?.services(&ids);
         let found = found.map_err(|error| ReadError::new("virtual servers", error))?;
@@ -287,27 +275,11 @@ impl Kernel for Linux {
         &mut self,
         listed: &[ListedVirtualServer],
     ) -> Result<Vec<VirtualServerReading>, ReadError> {
-        let mut found = self.printed.take().unwrap_or_else(|| {
-            ServiceTable::read().unwrap_or_else(|error| {
-                tracing::debug!(
-                    "cannot read IPVS's table: {error}; virtual servers are read one by one"
-                );
-                ServiceTable::default()
-            })
-        });
-        let read = |listed: &ListedVirtualServer| match found.take(&listed.frontend) {
-            Some(real_servers) => {
-                Ok(Ok(Some(ActualVirtualServer { server: listed.server.clone(), real_servers })))
-            }
-            None => self.real_servers_of(listed),
-        };
-        let read = listed.iter().map(read).collect();
-        self.printed = Some(found);
-        read
+        listed.iter().map(|listed| self.real_servers_of(listed)).collect()
     }
 
-    fn count_open_connections(&mut self) -> Result<OpenConnections, ReadError> {
-        connections::count_open()
+    fn count_open_connections(&mut self, most: u64) -> Result<Option<OpenConnections>, ReadError> {
+        connections::count_open(most)
     }
 
     fn read_set(&mut self, set: SetId) -> Result<Option<ActualSet>, ReadError> {

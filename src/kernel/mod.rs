@@ -5,6 +5,7 @@
 //! netlink blocks and because the kernel works in order anyway. `fake` is for tests: it
 //! exists with the feature `testing`.
 
+use std::cmp::Reverse;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -20,7 +21,6 @@ use plan::op::Op;
 use plan::rule_set::RuleSet;
 use plan::scheduler::SchedulerName;
 use plan::sets::SetId;
-use plan::table::Table;
 
 pub mod address_monitor;
 pub(crate) mod connection_table;
@@ -40,7 +40,6 @@ pub mod processors;
 pub mod reader;
 pub(crate) mod route;
 pub mod rules;
-mod service_table;
 mod stopwatch;
 pub mod sysctl;
 pub mod traffic;
@@ -100,12 +99,13 @@ pub trait Kernel: Send {
     ) -> Result<Vec<VirtualServerReading>, ReadError>;
 
     /// Counts the open TCP connections that IPVS leads, by virtual server and real server. Open is a
-    /// connection that one of its ends may still send data on. The cost depends on the number of all
-    /// connections.
+    /// connection that one of its ends may still send data on. None: the table has more than `most`
+    /// connections of all kinds, and is not read to its end. The cost grows with the square of what is
+    /// read.
     ///
     /// # Errors
     /// When they could not be read.
-    fn count_open_connections(&mut self) -> Result<OpenConnections, ReadError>;
+    fn count_open_connections(&mut self, most: u64) -> Result<Option<OpenConnections>, ReadError>;
 
     /// Reads a set with its entries; none if there is no such set.
     ///
@@ -217,14 +217,25 @@ pub struct DriftCheck {
 pub struct Listing {
     /// The virtual servers, in any order.
     pub virtual_servers: Vec<ListedVirtualServer>,
-    /// The order of the kernel's table, as learned from this and earlier listings.
-    pub table: Option<Table>,
+    /// The kernel's order, as the last listing had it that had most of them. See
+    /// [`Listing::sort_for_return`].
+    pub order: Arc<[Frontend]>,
 }
 
 impl Listing {
     /// Returns the frontends of the virtual servers.
     pub fn frontends(&self) -> impl Iterator<Item = Frontend> {
         self.virtual_servers.iter().map(|listed| listed.frontend)
+    }
+
+    /// Puts virtual servers in the order in which the kernel takes them back fastest, if all of them
+    /// were removed at once. It keeps a removed real server in a list for two to three minutes, and
+    /// searches that list for each that is added, the last removed first. A flush removes them in the
+    /// order of a listing. Source: net/netfilter/ipvs/ip_vs_ctl.c (`ip_vs_flush`,
+    /// `ip_vs_trash_get_dest`).
+    pub fn sort_for_return(&self, frontends: &mut [Frontend]) {
+        let places: HashMap<&Frontend, usize> = self.order.iter().zip(0..).collect();
+        frontends.sort_by_key(|it| Reverse(places.get(it)));
     }
 }
 
@@ -275,6 +286,8 @@ pub enum RefusalClass {
     NotPermitted,
     /// The kernel lacks the feature or the module.
     NotSupported,
+    /// The programs that write rules are not installed, or cannot work: no lock file, no table.
+    NotInstalled,
     /// The kernel lacks the scheduler that a virtual server is to have.
     NoScheduler,
     /// Anything else.
@@ -305,6 +318,7 @@ impl RefusalClass {
             Self::Exhausted => " (kube-ipvs retries it)",
             Self::NotPermitted => " (the capability CAP_NET_ADMIN is needed)",
             Self::NotSupported => " (the kernel lacks the feature, or its module)",
+            Self::NotInstalled => " (no rule of this family can be written)",
             Self::NoScheduler => " (the kernel lacks the scheduler; the default is used)",
             Self::Other => "",
         }

@@ -12,7 +12,7 @@ use std::fmt;
 
 use plan::model::Family;
 
-pub use facts::{Attempts, Facts, Ipv6, IpvsAttempts, IpvsFacts, ProcRoot, gather};
+pub use facts::{Attempts, Facts, Ipv6, IpvsAttempts, IpvsFacts, ProbeError, ProcRoot, gather};
 
 /// Findings from the facts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,6 +36,10 @@ pub struct Finding {
     pub fatal: bool,
     /// True if the reason may be that the kernel's modules are not installed.
     lacks_modules: bool,
+    /// True if a family is not served for it that the kernel has.
+    drops_family: bool,
+    /// True if the same probe may succeed in a moment.
+    is_momentary: bool,
 }
 
 /// Advice on modules that a distribution leaves out of its default packages. A container sees the
@@ -153,32 +157,49 @@ fn families(facts: &Facts, problems: &mut Vec<Finding>) -> Vec<Family> {
     let fatal = !v4 && !v6;
     let remedy = "see what the error says; on the host `modprobe -a` the modules that it names, or \
                   choose the other kind of iptables (--iptables-variant nft or legacy)";
-    let mut add = |what: &str, why: &str, remedy: &str, (fatal, lacks_modules)| {
-        let [what, why, remedy] = [what, why, remedy].map(str::to_owned);
-        problems.push(Finding { what, why, remedy, fatal, lacks_modules });
+    let dropped = |program: &str, family: Family, why: &ProbeError| match why.is_momentary {
+        false => Finding {
+            fatal,
+            drops_family: true,
+            ..Finding::without_modules(
+                &format!("{program} does not work, so that {family} is not served"),
+                &why.words,
+                remedy,
+            )
+        },
+        // The family may work in a moment. A start without it would last until the next start.
+        true => Finding {
+            is_momentary: true,
+            ..Finding::fatal(
+                format!(
+                    "{program} could not be tried, so that it is not known whether {family} works"
+                ),
+                &why.words,
+                "see what holds the lock of iptables (/run/xtables.lock), or takes the memory; it is \
+                 tried again with the next start",
+            )
+        },
     };
     if let Err(why) = &facts.iptables_v4 {
-        add("iptables does not work, so that IPv4 is not served", why, remedy, (fatal, true));
+        problems.push(dropped("iptables", Family::V4, why));
     }
+    let without = |why: &str, remedy: &str| Finding {
+        fatal: false,
+        ..Finding::fatal("IPv6 is not served", why, remedy)
+    };
     match (facts.ipv6, &facts.iptables_v6) {
-        (Ipv6::Available, Some(Err(why))) => {
-            add("ip6tables does not work, so that IPv6 is not served", why, remedy, (fatal, true));
-        }
+        (Ipv6::Available, Some(Err(why))) => problems.push(dropped("ip6tables", Family::V6, why)),
         (Ipv6::Available, _) => {}
-        (Ipv6::NotInKernel, _) => add(
-            "IPv6 is not served",
+        (Ipv6::NotInKernel, _) => problems.push(without(
             "the kernel has no IPv6: /proc/net/if_inet6 is missing",
             "nothing, unless IPv6 Services are wanted: then boot the host without ipv6.disable=1, \
              or with a kernel that has IPv6",
-            (false, false),
-        ),
-        (Ipv6::SwitchedOff, _) => add(
-            "IPv6 is not served",
+        )),
+        (Ipv6::SwitchedOff, _) => problems.push(without(
             "IPv6 is switched off: net.ipv6.conf.all.disable_ipv6 is 1",
             "nothing, unless IPv6 Services are wanted: then run \
              `sysctl -w net.ipv6.conf.all.disable_ipv6=0` on the host and restart",
-            (false, false),
-        ),
+        )),
     }
     [(v4, Family::V4), (v6, Family::V6)]
         .into_iter()
@@ -204,6 +225,8 @@ fn sysctls(facts: &Facts) -> Option<Finding> {
         ),
         fatal: sysctls.iter().any(|sysctl| sysctl.required),
         lacks_modules: false,
+        drops_family: false,
+        is_momentary: false,
     })
 }
 
@@ -214,6 +237,19 @@ impl Findings {
     #[must_use]
     pub fn fatal(&self) -> Vec<String> {
         self.problems.iter().filter(|problem| problem.fatal).map(ToString::to_string).collect()
+    }
+
+    /// True if something could not be tried, which may be there.
+    #[must_use]
+    pub fn are_momentary(&self) -> bool {
+        self.problems.iter().any(|problem| problem.is_momentary)
+    }
+
+    /// Returns the problems for which a family is not served that the kernel has, in words.
+    #[must_use]
+    pub fn dropped_families(&self) -> Vec<String> {
+        let dropping = self.problems.iter().filter(|problem| problem.drops_family);
+        dropping.map(ToString::to_string).collect()
     }
 
     /// True if anything can be served.
@@ -228,7 +264,15 @@ impl Findings {
 impl Finding {
     fn fatal(what: impl Into<String>, why: &str, remedy: impl Into<String>) -> Self {
         let (what, why, remedy) = (what.into(), why.to_owned(), remedy.into());
-        Self { what, why, remedy, fatal: true, lacks_modules: false }
+        Self {
+            what,
+            why,
+            remedy,
+            fatal: true,
+            lacks_modules: false,
+            drops_family: false,
+            is_momentary: false,
+        }
     }
 
     fn without_modules(what: &str, why: &str, remedy: &str) -> Self {

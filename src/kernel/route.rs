@@ -6,7 +6,9 @@
 //! net/ipv4/fib_frontend.c), and the kernel takes routes of IPv6 only for an interface that is up
 //! (`fib6_nh_init` in net/ipv6/route.c), which ours is not.
 //!
-//! Source: include/uapi/linux/rtnetlink.h.
+//! And routing rules, which are read.
+//!
+//! Source: include/uapi/linux/{rtnetlink,fib_rules}.h.
 
 use std::net::IpAddr;
 
@@ -20,6 +22,12 @@ const RTM_DELROUTE: u16 = 25;
 const RTM_GETROUTE: u16 = 26;
 const NLM_F_REPLACE: u16 = 0x100;
 const NLM_F_CREATE: u16 = 0x400;
+const RTM_GETRULE: u16 = 34;
+const FRA_PRIORITY: u16 = 6;
+const FRA_TABLE: u16 = 15;
+/// Attributes that say which packets a rule is for: addresses, interface, mark, realms, tunnel,
+/// interface that a packet leaves by, master device, users, protocol, ports.
+const FRA_SELECTORS: [u16; 11] = [1, 2, 3, 10, 12, 17, 19, 20, 22, 23, 24];
 const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
 const RTA_PREFSRC: u16 = 7;
@@ -36,6 +44,20 @@ const LOOPBACK: u32 = 1;
 /// protocol, scope, type, flags (u32).
 const HEADER: usize = 12;
 
+/// The table of local addresses.
+pub(crate) const TABLE_LOCAL: u32 = 255;
+
+/// A routing rule (`ip rule`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RoutingRule {
+    /// Its preference: the lowest comes first.
+    pub(crate) preference: u32,
+    /// Table that it leads to; 0: none.
+    pub(crate) table: u32,
+    /// True if it is not for every packet.
+    pub(crate) is_selective: bool,
+}
+
 /// rtnetlink, in the network namespace it was opened in.
 #[derive(Debug)]
 pub(crate) struct Routes {
@@ -46,6 +68,34 @@ pub(crate) struct Routes {
 #[derive(Debug, Default)]
 pub(crate) struct RouteBatch {
     batch: Batch,
+}
+
+/// Lists the routing rules of a family, in order. A kernel without such rules has none.
+pub(crate) fn rules(family: Family) -> Result<Vec<RoutingRule>, Error> {
+    let mut socket = Socket::open(Protocol::Route)?;
+    let listed = socket.dump(
+        RTM_GETRULE,
+        |message| {
+            message.body().push(number(family));
+            message.body().extend_from_slice(&[0; HEADER - 1]);
+        },
+        |body| decode_rule(number(family), body),
+    );
+    let mut rules = match listed {
+        Err(error) if is_nothing(&error) => Vec::new(),
+        result => result?,
+    };
+    rules.sort_by_key(|rule| rule.preference);
+    Ok(rules)
+}
+
+// === impl RoutingRule ===
+
+impl RoutingRule {
+    /// True if every packet that comes here is looked up in the table of local addresses.
+    pub(crate) fn is_plain_local(&self) -> bool {
+        self.table == TABLE_LOCAL && !self.is_selective
+    }
 }
 
 // === impl Routes ===
@@ -191,6 +241,33 @@ fn decode_route(body: &[u8]) -> Result<Option<IpNet>, DecodeError> {
     Ok(None)
 }
 
+/// A routing rule of a family. `struct fib_rule_hdr`: family, length of the destination, length of the
+/// source, type of service, table, two reserved bytes, action, flags (u32).
+fn decode_rule(family: u8, body: &[u8]) -> Result<Option<RoutingRule>, DecodeError> {
+    let header = body
+        .first_chunk::<HEADER>()
+        .ok_or_else(|| DecodeError::new("routing rule", "shorter than struct fib_rule_hdr"))?;
+    let [of, to, from, service, table, ..] = *header;
+    if of != family {
+        return Ok(None);
+    }
+    let mut rule = RoutingRule {
+        preference: 0,
+        table: table.into(),
+        is_selective: (to, from, service) != (0, 0, 0),
+    };
+    for attribute in attributes(body.get(HEADER..).unwrap_or_default()) {
+        let attribute = attribute?;
+        match attribute.kind {
+            FRA_PRIORITY => rule.preference = attribute.u32()?,
+            FRA_TABLE => rule.table = attribute.u32()?,
+            kind if FRA_SELECTORS.contains(&kind) => rule.is_selective = true,
+            _ => {}
+        }
+    }
+    Ok(Some(rule))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -239,6 +316,34 @@ mod tests {
         assert!(decode_route(&[2, 12, 0]).is_err());
     }
 
+    #[test]
+    fn a_routing_rule_is_read() {
+        let rule = |to: u8, attributes: &[(u16, u32)]| {
+            let mut batch = Batch::default();
+            batch.push(RTM_GETRULE, 0, |message| {
+                message.body().extend_from_slice(&[2, to, 0, 0, 255, 0, 0, 1, 0, 0, 0, 0]);
+                let mut writer = message.attributes();
+                attributes.iter().for_each(|(kind, value)| writer.u32(*kind, *value));
+            });
+            decode_rule(2, batch.body(0).unwrap()).unwrap().unwrap()
+        };
+        let plain = rule(0, &[]);
+        assert!(plain.is_plain_local());
+        assert_eq!(plain.preference, 0);
+        assert!(!rule(12, &[]).is_plain_local());
+        let mark = 10;
+        assert!(!rule(0, &[(mark, 1)]).is_plain_local());
+        let other = rule(0, &[(FRA_PRIORITY, 10), (FRA_TABLE, 2004)]);
+        assert_eq!((other.preference, other.table), (10, 2004));
+        assert_eq!(decode_rule(10, &[2, 0, 0, 0, 255, 0, 0, 1, 0, 0, 0, 0]), Ok(None));
+    }
+
+    #[test]
+    fn this_machine_looks_local_addresses_up_first() {
+        let rules = rules(Family::V4).unwrap();
+        assert!(rules.first().is_some_and(RoutingRule::is_plain_local), "{rules:?}");
+    }
+
     proptest::proptest! {
         #[test]
         fn any_bytes_are_read_without_a_panic(
@@ -249,6 +354,7 @@ mod tests {
                 (body[4], body[5], body[7]) = (RT_TABLE_LOCAL, PROTOCOL, RTN_LOCAL);
             }
             let _any = decode_route(&body);
+            let _any = decode_rule(AF_INET, &body);
         }
     }
 

@@ -4,6 +4,7 @@
 //! that hangs longer is killed. Each table is written in one step, and only if its rules differ, so
 //! the lock that all iptables programs share is held for a few milliseconds, once.
 
+mod by_chain;
 pub(super) mod chains;
 mod error;
 mod features;
@@ -25,8 +26,10 @@ use plan::chains::ActualChains;
 use plan::chains::ChainOp;
 use plan::mode::Mode;
 use plan::model::Family;
-use plan::rule_set::{Comparison, RuleSet, SHORT_CIRCUIT_CHAIN, Table};
+use plan::rule_set::{Comparison, Jump, RuleSet, SHORT_CIRCUIT_CHAIN, Table};
 
+use by_chain::Purpose;
+pub use by_chain::READ_BY_CHAIN;
 use chains::ChainsWritten;
 pub use error::{Cause, ProgramFailure, RulesError};
 pub use installed::{Backend, IptablesVersion};
@@ -35,9 +38,12 @@ pub use program::ProgramsRun;
 
 use installed::Programs;
 
-/// Time that a program may take. `iptables-nft-save` took 19 s where another proxy had left 40,000
-/// chains, and its time grows with their square.
+/// Time that a program may take that changes rules.
 pub const TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Time that a program may take that saves rules. It changes nothing and takes no lock of others; without it
+/// a restart cannot take over. Where a kernel is emulated, the chains of 10,000 Services took 297 s.
+pub const READ_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Seconds for which the programs wait for the lock.
 const LOCK_WAIT: &str = "5";
@@ -136,8 +142,11 @@ impl Rules {
             return Ok(());
         }
         let program = &self.programs.plain;
-        installed::run(program, &["-w", LOCK_WAIT, "-S", "POSTROUTING", "-t", "nat"], "")
-            .map(|_| ())
+        match installed::run(program, &["-w", LOCK_WAIT, "-S", "POSTROUTING", "-t", "nat"], "") {
+            // Someone's rule there cannot be shown. Rules can be written all the same.
+            Err(error) if error.cause() == Cause::ForeignRules => Ok(()),
+            result => result.map(drop),
+        }
     }
 
     /// Checks once that the kernel and iptables can lead from one network to another (`NETMAP`): writes
@@ -158,11 +167,9 @@ impl Rules {
     }
 
     fn try_netmap(&self, network: IpNet) -> Result<(), RulesError> {
-        const CHAIN: &str = "KUBE-PROBE";
-        self.restore(&format!(
-            "*nat\n:{CHAIN} - [0:0]\n-A {CHAIN} -j NETMAP --to {network}\nCOMMIT\n\
-             *nat\n-F {CHAIN}\n-X {CHAIN}\nCOMMIT\n"
-        ))
+        let input = features::input("nat", &[format!("-j NETMAP --to {network}")]);
+        // Another process may probe at the same time, with the same chain.
+        self.restore(&input).or_else(|_| self.restore(&input))
     }
 
     /// Compares the present rules with the desired ones.
@@ -170,7 +177,7 @@ impl Rules {
     /// # Errors
     /// When they cannot be read.
     pub fn check(&self, rule_set: &RuleSet) -> Result<Comparison, RulesError> {
-        Ok(rule_set.compare(&self.read()?))
+        Ok(rule_set.compare(&self.read(rule_set.jumps())?))
     }
 
     /// Writes the desired rules and checks them; writes nothing if they are there already. The sets
@@ -196,14 +203,38 @@ impl Rules {
             return Ok(0);
         }
         let input = rule_set.restore_input(&before);
-        self.restore(&input)?;
+        let n_tables = match self.restore(&input) {
+            Ok(()) => input.lines().filter(|line| *line == "COMMIT").count(),
+            Err(error) => self.restore_each(rule_set, error, &mut check)?,
+        };
         let comparison = check()?;
         if comparison.matches() {
-            let n_tables = input.lines().filter(|line| *line == "COMMIT").count();
             Ok(u32::try_from(n_tables).unwrap_or(u32::MAX))
         } else {
             Err(RulesError::NotAsWritten { family: self.family, comparison: comparison.into() })
         }
+    }
+
+    /// Writes table after table, where `refused` was of one of them: those behind it have not been written.
+    /// Returns the number of those that were written now, if none was refused.
+    fn restore_each(
+        &self,
+        rule_set: &RuleSet,
+        refused: RulesError,
+        mut check: impl FnMut() -> Result<Comparison, RulesError>,
+    ) -> Result<usize, RulesError> {
+        let is_of_all = matches!(
+            refused.cause(),
+            Cause::Busy | Cause::Memory | Cause::NoLock | Cause::NotPermitted | Cause::NotInstalled
+        );
+        let left = match check() {
+            Ok(left) if !is_of_all && rule_set.tables_are_independent(&left) => left,
+            _ => return Err(refused),
+        };
+        let inputs = rule_set.restore_inputs(&left);
+        let results: Vec<Result<(), RulesError>> =
+            inputs.iter().map(|input| self.restore(input)).collect();
+        results.into_iter().collect::<Result<Vec<()>, _>>().map(|written| written.len())
     }
 
     /// Reads the chains of Services of a mode.
@@ -211,7 +242,7 @@ impl Rules {
     /// # Errors
     /// When they cannot be read.
     pub fn chains(&self, mode: Mode) -> Result<ActualChains, RulesError> {
-        Ok(ActualChains::parse(mode, self.family, &self.read()?))
+        Ok(ActualChains::parse(mode, self.family, &self.read(&[])?))
     }
 
     /// Carries out changes of chains, all of one table and of this family.
@@ -219,30 +250,33 @@ impl Rules {
         chains::write(&mut &*self, changes)
     }
 
-    /// Returns the output of `iptables-save` for the tables that we write, and perhaps for others.
-    fn read(&self) -> Result<String, RulesError> {
+    /// Returns the output of `iptables-save` for the tables that we write, and perhaps for others. In a
+    /// table that it cannot show, `jumps` are looked for beside those of other modes.
+    fn read(&self, jumps: &[Jump]) -> Result<String, RulesError> {
         let save = &self.programs.save;
-        match installed::run(save, &[], "") {
+        let saved = match installed::run(save, &[], "") {
             // What nf_tables does not have is empty.
-            Ok(all) if self.programs.backend == Backend::Nft || has_all_tables(&all) => Ok(all),
+            Ok(all) if self.programs.backend == Backend::Nft || has_all_tables(&all) => all,
             // A table each, because without `-t` the legacy program leaves out a table that the
             // kernel could have and has not made yet, instead of saying whether it could. And a table
             // of others may be what cannot be read.
             _ => Table::ALL.iter().try_fold(String::new(), |saved, table| {
                 Ok(saved + &installed::run(save, &["-t", table.name()], "")?)
-            }),
-        }
+            })?,
+        };
+        self.with_unshown(saved, Purpose::Compare(jumps))
     }
 
     /// Returns the output of `iptables-save` for the tables that are there, without making the
-    /// kernel load others. A kernel that has no tables of this kind has none of ours.
+    /// kernel load others. A kernel that has no tables of this kind has none of ours. Of a table that the
+    /// program cannot show, and that was read otherwise, a line says so ([`READ_BY_CHAIN`]).
     ///
     /// # Errors
     /// When it cannot be read.
     pub fn saved(&self) -> Result<String, RulesError> {
-        match installed::run_unchecked(&self.programs.save, &[], "") {
+        match installed::run(&self.programs.save, &[], "") {
             Err(error) if error.cause() == Cause::NoTable => Ok(String::new()),
-            result => result,
+            result => self.with_unshown(result?, Purpose::Survey),
         }
     }
 

@@ -200,6 +200,15 @@ pub fn set(root: &Path, sysctl: &Sysctl) -> Result<Option<SysctlChange>, SysctlE
     }
 }
 
+/// True if a sysctl has its value, or this process may set it. In a container `/proc/sys` is read-only
+/// as a rule.
+#[must_use]
+pub fn can_have(root: &Path, sysctl: &Sysctl) -> bool {
+    let path = root.join(sysctl.path);
+    read(&path).as_ref() == Ok(&sysctl.value)
+        || fs::OpenOptions::new().write(true).open(&path).is_ok()
+}
+
 /// Returns those that this kernel has.
 #[must_use]
 pub fn existing(root: &Path, sysctls: Vec<Sysctl>) -> Vec<Sysctl> {

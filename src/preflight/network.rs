@@ -1,4 +1,4 @@
-//! Bridges, the FORWARD policy, and the networks that are reserved for short circuits and routes.
+//! Bridges, the FORWARD policy, what keeps packets from IPVS, and the networks that are reserved for short circuits and routes.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -6,10 +6,12 @@ use std::path::Path;
 
 use ipnet::IpNet;
 use plan::mode::Mode;
+use plan::settings::Settings;
 
 use super::present::{Saved, kind};
 use super::{Check, CheckState};
 use crate::config::Configuration;
+use crate::host::input_rules::{self, Obstacle};
 use crate::kernel::link::{Link, LinkAddress, Links};
 use crate::kernel::linux::bridges;
 
@@ -24,6 +26,9 @@ pub(super) fn checks(
     let mut checks = of_bridges(configuration, proc_sys)
         .unwrap_or_else(|error| vec![Check::unread("bridges", error)]);
     checks.extend(forward_policy(configuration.settings.mode, saved));
+    if configuration.settings.mode == Mode::Ipvs {
+        checks.extend(obstacles(&configuration.settings, saved));
+    }
     checks.extend(reserved(configuration));
     checks
 }
@@ -41,6 +46,30 @@ fn of_bridges(
         return Ok(vec![Check::ok(NAME, "no pod's answer stays within a bridge unseen")]);
     }
     Ok(hidden.into_iter().map(|it| Check::warning(NAME, it.what, it.remedy)).collect())
+}
+
+/// What keeps Service traffic from IPVS: rules of INPUT, and routing rules before the table `local`.
+fn obstacles(settings: &Settings, saved: &[Saved]) -> Vec<Check> {
+    let texts = || saved.iter().filter_map(|it| Some((it.family, it.text.as_deref().ok()?)));
+    let in_input = input_rules::in_input(settings, texts());
+    let in_routing = input_rules::in_routing(settings);
+    let check = |name: &str, found: Vec<Obstacle>, ok: &str| -> Vec<Check> {
+        if found.is_empty() {
+            return vec![Check::ok(name, ok)];
+        }
+        let warnings = found.into_iter();
+        warnings.map(|Obstacle { what, remedy }| Check::warning(name, what, remedy)).collect()
+    };
+    let drops = texts().find_map(|(_, text)| input_rules::drops_input(text));
+    let of_input = match drops {
+        Some(how) if in_input.is_empty() => {
+            format!("{how}. New connections to Services are let in before (acceptServiceTraffic)")
+        }
+        _ => "lets Service traffic pass".to_owned(),
+    };
+    let mut checks = check("INPUT", in_input, &of_input);
+    checks.extend(check("routing rules", in_routing, "the table local is the first one"));
+    checks
 }
 
 /// In IPVS mode balanced packets leave as the node's own, and only answers are forwarded, which
@@ -90,10 +119,8 @@ fn drops_forwarded(saved: &str) -> bool {
 fn reserved(configuration: &Configuration) -> Vec<Check> {
     const NAME: &str = "reserved networks";
     let settings = &configuration.settings;
-    let short_circuits = settings
-        .families
-        .iter()
-        .flat_map(|family| settings.short_circuit_networks.networks(*family).into_iter().flatten());
+    let short_circuits =
+        settings.families.iter().filter_map(|family| settings.short_circuit_networks.of(*family));
     let short_circuits = short_circuits.map(|network| (network, "shortCircuit"));
     let routes = settings.service_routes.iter().map(|network| (*network, "serviceRoutes"));
     let networks: Vec<(IpNet, &str)> = short_circuits.chain(routes).collect();

@@ -11,7 +11,7 @@ use plan::model::Family;
 use super::Check;
 use crate::cleanup::left;
 use crate::config::Configuration;
-use crate::kernel::rules::{Backend, Rules};
+use crate::kernel::rules::{Backend, READ_BY_CHAIN, Rules};
 
 /// Programs that lead connections to Services, or do so in some of their modes.
 const PROXIES: [&str; 5] =
@@ -157,6 +157,7 @@ fn of_rules(configuration: &Configuration, saved: &[Saved]) -> Vec<Check> {
                         kinds.push(format!("{} ({of_proxies} chains)", kind(*backend)));
                     }
                     checks.extend(foreign(family, *backend, &others));
+                    checks.extend(unshown(family, text));
                 }
             }
         }
@@ -242,6 +243,19 @@ fn foreign(family: Family, backend: Backend, chains: &BTreeSet<&str>) -> Option<
     (!chains.is_empty()).then(|| Check::note("other KUBE- chains", found).advised(advice))
 }
 
+/// Tables in which `nft` made rules that iptables cannot show.
+fn unshown(family: Family, saved: &str) -> Option<Check> {
+    let read = saved.lines().filter_map(|line| line.strip_prefix(READ_BY_CHAIN));
+    let tables: Vec<&str> = read.chain(left::unreadable(saved)).collect();
+    let found = format!(
+        "{family}: nft made rules in the table {} that iptables cannot show. kube-ipvs writes its own rules \
+         there, and reads them chain by chain",
+        tables.join(" and ")
+    );
+    let advice = "better put these rules into a table of another name";
+    (!tables.is_empty()).then(|| Check::note("rules made with nft", found).advised(advice))
+}
+
 pub(super) const fn kind(backend: Backend) -> &'static str {
     match backend {
         Backend::Nft => "nf_tables",
@@ -297,5 +311,15 @@ mod tests {
         assert_eq!(check.state, CheckState::Note);
         assert!(check.found.contains("KUBE-NWPLCY-1 are neither"), "{}", check.found);
         assert_eq!(foreign(Family::V4, Backend::Nft, &BTreeSet::new()), None);
+    }
+
+    #[test]
+    fn tables_that_iptables_cannot_show_are_named() {
+        let saved = format!("{READ_BY_CHAIN}filter\n*filter\nCOMMIT\n");
+        let check = unshown(Family::V6, &saved).unwrap();
+        assert!(check.found.contains("IPv6") && check.found.contains("filter"), "{}", check.found);
+        let saved = "# Table `nat' is incompatible, use 'nft' tool.\n";
+        assert!(unshown(Family::V4, saved).unwrap().found.contains("the table nat"));
+        assert_eq!(unshown(Family::V4, "*nat\nCOMMIT\n"), None);
     }
 }

@@ -34,6 +34,8 @@ pub(super) fn checks(configuration: &Configuration, facts: &Facts, proc_sys: &Pa
             Some(warning) => Check::new("local ports", CheckState::Warning, warning),
         });
     }
+    let buckets = survey::conntrack_buckets(configuration);
+    checks.extend(buckets.map(|it| Check::new("conntrack buckets", CheckState::Warning, it)));
     checks.extend(tracked(proc_sys));
     checks
 }

@@ -113,7 +113,11 @@ pub(super) async fn compare(
             compare_virtual_servers(cx, writer, frontends).await
         }
     };
-    cx.or_report(compared)
+    let compared = cx.or_report(compared)?;
+    if let (AuditedPart::RuleSet(family), None) = (part, &compared) {
+        writer.rules_unread(*family);
+    }
+    Ok(compared)
 }
 
 async fn compare_addresses(cx: &mut Context, writer: &mut Writer) -> Result<Compared, ReadFailure> {
@@ -203,9 +207,7 @@ async fn compare_frontends(cx: &mut Context, writer: &mut Writer) -> Result<Comp
     let is_pending = |it: &&Frontend| retry_queue.contains(&Subject::VirtualServer(**it));
     let mut wrong: Vec<Frontend> = wrong.filter(|it| !is_pending(it)).copied().collect();
     wrong.sort_unstable();
-    if let Some(table) = listing.table {
-        table.sort_for_return(&mut wrong);
-    }
+    listing.sort_for_return(&mut wrong);
     // Without the API server nothing on this node can follow the cluster.
     let is_other = |it: &Frontend| !desired.owner(it).is_some_and(ServiceName::is_api_server);
     wrong.sort_by_key(is_other);

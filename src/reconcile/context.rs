@@ -41,6 +41,8 @@ pub(super) struct Context {
     /// Families whose rules could not be read at the takeover: rules of another mode may lead their
     /// connections.
     pub(super) unread_rules: BTreeSet<Family>,
+    /// Families whose chains could not be read the last time.
+    pub(super) unread_chains: BTreeSet<Family>,
     /// Start of the planner's timestamps, which are in microseconds.
     epoch: Instant,
 }
@@ -66,6 +68,7 @@ impl Context {
             observer: Box::new(Unobserved),
             status: watch::Sender::new(Status::default()),
             unread_rules: BTreeSet::new(),
+            unread_chains: BTreeSet::new(),
             epoch: Instant::now(),
         }
     }
@@ -111,12 +114,12 @@ impl Context {
 
     /// Returns the longest time for the connections of a frontend's endpoints to end. In ipvs mode
     /// those of SCTP have none, as with kube-proxy. A node that leaves it keeps them: their endpoints
-    /// are not gone.
+    /// are not gone. What a Service asks for holds in each mode.
     pub(super) fn drain_deadline(&self, frontend: &Frontend) -> Duration {
         if frontend.protocol == Protocol::Sctp && self.balances_by(Mode::Ipvs) {
             return Duration::ZERO;
         }
-        let chosen = self.planner.desired().drain_deadline_seconds(frontend);
+        let chosen = self.planner.drain_deadline_seconds(frontend);
         chosen.map_or(self.pace.drain_deadline, |seconds| Duration::from_secs(seconds.into()))
     }
 
@@ -176,7 +179,14 @@ impl Context {
         &mut self,
         family: Family,
     ) -> Result<ActualChains, ReadFailure> {
-        self.kernel.read(KernelRead::Chains, move |kernel| kernel.read_chains(family)).await
+        let read = self.kernel.read(KernelRead::Chains, move |kernel| kernel.read_chains(family));
+        let read = read.await;
+        if read.is_ok() {
+            self.unread_chains.remove(&family);
+        } else {
+            self.unread_chains.insert(family);
+        }
+        read
     }
 
     /// Lists the virtual servers.

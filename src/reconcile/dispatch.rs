@@ -8,9 +8,11 @@
 //!
 //! A virtual server that the kernel refuses holds the dispatch up for a while only: meanwhile the other
 //! mode's rules go out of date. A missing prerequisite holds it up for as long as it is missing, which
-//! is reported.
+//! is reported. So do most of a family's addresses or virtual servers: it is the family then that the
+//! kernel refuses, and the other mode's rules serve it better out of date than this one does.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use plan::model::Family;
@@ -140,11 +142,14 @@ impl Dispatch {
     }
 }
 
-/// Returns the prerequisites that hold the dispatch up, in words.
+/// Returns the prerequisites that hold the dispatch up, in words; or else what else is pending.
 fn missing<'a>(families: impl Iterator<Item = &'a Family>, retry_queue: &RetryQueue) -> String {
     let families: Vec<Family> = families.copied().collect();
     let is_missing = |it: &&Subject| families.iter().any(|family| is_of(it, *family));
-    let missing: Vec<&Subject> = retry_queue.prerequisites().filter(is_missing).collect();
+    let mut missing: Vec<&Subject> = retry_queue.prerequisites().filter(is_missing).collect();
+    if missing.is_empty() {
+        missing = retry_queue.iter().map(|(subject, _)| subject).filter(is_missing).collect();
+    }
     let pending = missing.iter().filter_map(|subject| retry_queue.get(subject));
     let named = pending.take(NAMED).map(|it| format!("{}: {}", it.op, it.refusal));
     let named = named.collect::<Vec<_>>().join("; ");
@@ -155,8 +160,14 @@ fn missing<'a>(families: impl Iterator<Item = &'a Family>, retry_queue: &RetryQu
 }
 
 /// Reports that the kernel is as it should be, as far as it let us.
-pub(super) fn report_in_sync(cx: &Context, writer: &Writer) {
-    cx.status.send_modify(|status| status.in_sync_once = true);
+pub(super) fn report_in_sync(cx: &mut Context, writer: &Writer) {
+    cx.observer.in_sync();
+    // In modes of rules, `Leading` says when these lead.
+    let is_carried = !cx.leads_by_rules();
+    cx.status.send_modify(|status| {
+        status.in_sync_once = true;
+        status.is_carried |= is_carried;
+    });
     info!(pending_retries = writer.retry_queue().len(), "in sync with the kernel");
 }
 
@@ -168,6 +179,23 @@ fn is_held_up(cx: &Context, family: Family, retry_queue: &RetryQueue, by_anythin
     let mut prerequisites = retry_queue.prerequisites();
     prerequisites.any(|it| is_of(it, family) && !is_unread(it))
         || by_anything && retry_queue.iter().any(|(it, _)| is_of(it, family))
+        || lacks_most(cx, family, retry_queue)
+}
+
+/// True if more than half of a family's addresses or virtual servers are pending. Walks them only if
+/// some are.
+fn lacks_most(cx: &Context, family: Family, retry_queue: &RetryQueue) -> bool {
+    let count = |is_it: fn(&Subject) -> bool| {
+        let of_family = retry_queue.iter().filter(|(it, _)| is_of(it, family) && is_it(it));
+        of_family.count()
+    };
+    let n_addresses = count(|it| matches!(it, Subject::Address(_)));
+    let n_servers = count(|it| matches!(it, Subject::VirtualServer(_)));
+    let desired = cx.planner.desired();
+    let is_ours = |address: IpAddr| Family::of(address) == family;
+    n_addresses > 0 && 2 * n_addresses > desired.addresses().filter(|it| is_ours(*it)).count()
+        || n_servers > 0
+            && 2 * n_servers > desired.frontends().filter(|it| is_ours(it.address)).count()
 }
 
 fn is_of(subject: &Subject, family: Family) -> bool {

@@ -16,6 +16,10 @@
 //! would cut the new connection off. So rules show IPVS a copy of each connection's first packet
 //! ([`copies`]).
 //!
+//! All of it waits until the rules lead ([`super::leading`]). A Service whose rules the kernel refuses,
+//! and a family, keep their virtual servers, which serve as they were left, and drain when the rules
+//! are there.
+//!
 //! Nothing of this is remembered but by the kernel: a restart goes on where it ended. What is left
 //! when all virtual servers have gone carries no traffic, and is cleaned up outside of the loop.
 
@@ -35,6 +39,7 @@ use plan::kernel_objects::{Entry, Frontend};
 use plan::mode::Mode;
 use plan::model::{Family, Protocol};
 use plan::op::{Op, Subject};
+use plan::planner::Planner;
 use plan::sets::{SetId, SetKind};
 use plan::settings::Settings;
 use tokio::time::Instant;
@@ -43,6 +48,7 @@ use tracing::{info, warn};
 use super::READ_RETRY;
 use super::comparison::LARGEST_CHUNK;
 use super::context::Context;
+use super::leading::Unled;
 use super::writer::{Basis, Known, Writer};
 use crate::kernel::Addresses;
 use crate::kernel::worker::{ReadFailure, WorkerGone};
@@ -86,22 +92,25 @@ impl LeavingIpvs {
         Self::Unread(now)
     }
 
-    /// Returns the time of the next step; none if there is none.
-    pub(super) const fn next_due(&self) -> Option<Instant> {
+    /// Returns the time of the next step; none if there is none, or the rules do not lead yet.
+    pub(super) fn next_due(&self, cx: &Context) -> Option<Instant> {
+        if !cx.status.borrow().is_carried {
+            return None;
+        }
         match self {
             Self::Unread(due) | Self::Draining(due, _) | Self::Closing(due) => Some(*due),
             Self::Left => None,
         }
     }
 
-    /// Does what is due. To be called when new connections go by another mode's rules.
+    /// Does what is due. Nothing is, until new connections go by the rules of this mode.
     pub(super) async fn step(
         &mut self,
         cx: &mut Context,
         writer: &mut Writer,
     ) -> Result<(), WorkerGone> {
         let now = Instant::now();
-        if self.next_due().is_none_or(|due| now < due) {
+        if self.next_due(cx).is_none_or(|due| now < due) {
             return Ok(());
         }
         if matches!(self, Self::Closing(_)) {
@@ -126,7 +135,10 @@ impl LeavingIpvs {
         };
         let n_left = match found {
             Some(found) if former_pause.is_none() => copies::drain(cx, writer, found).await?,
-            Some(found) => drain(cx, writer, found).await?,
+            Some(found) => {
+                let unled = Unled::of(cx, writer.retry_queue());
+                drain(cx, writer, found, &unled).await?
+            }
             None => Some(0),
         };
         let Some(n_left) = n_left else {
@@ -349,6 +361,7 @@ async fn drain(
     cx: &mut Context,
     writer: &mut Writer,
     mut found: Unadopted,
+    unled: &Unled,
 ) -> Result<Option<usize>, WorkerGone> {
     let settings = cx.planner.settings();
     let short_circuit_networks = settings.ipvs_short_circuit_networks;
@@ -361,11 +374,13 @@ async fn drain(
             break;
         }
         n_found += part.len();
+        let is_led = |it: &ListedVirtualServer| !unled.contains(&cx.planner, &it.frontend);
+        let part: Vec<_> = part.into_iter().filter(is_led).collect();
         // Each next datagram of these goes by the rules, and connections through a short circuit
         // live by connection tracking alone. So they go first.
         let needs_ipvs = |frontend: &Frontend| {
             frontend.protocol != Protocol::Udp
-                && settings.short_circuit_networks.around(frontend.address).is_none()
+                && !settings.short_circuit_networks.may_have_had(frontend.address)
         };
         let (lasting, others): (Vec<_>, Vec<_>) =
             part.into_iter().partition(|it| needs_ipvs(&it.frontend));
@@ -380,12 +395,25 @@ async fn drain(
     if n_found > 0 && !found.has_routes() {
         for set in Family::BOTH.into_iter().flat_map(SetId::all) {
             if ADMITTING.contains(&set.kind) {
-                let ops = found.excess_entries(set, cx.planner.desired(), &settings);
+                let mut ops =
+                    found.excess_entries(set, usize::MAX, cx.planner.desired(), &settings);
+                ops.retain(|op| is_of_led(op, unled, &cx.planner));
                 writer.apply(cx, ops, Basis::Reading).await?;
             }
         }
     }
     Ok(Some(n_found))
+}
+
+/// True if an operation takes the entry of a frontend away whose new connections the rules lead.
+fn is_of_led(op: &Op, unled: &Unled, planner: &Planner) -> bool {
+    match op.subject() {
+        Subject::Entry(set, entry) => match entry.frontend() {
+            Some(frontend) => !unled.contains(planner, &frontend),
+            None => !unled.families.contains(&set.family),
+        },
+        _ => true,
+    }
 }
 
 /// Returns the operations by which virtual servers go when their last connection has ended; none if the

@@ -13,8 +13,11 @@
 //!   kernel's handle and the observers, and makes the reads that several parts need.
 //! - `takeover`: brings the kernel in sync after the first complete list of every source; nothing
 //!   is written before. It holds the found state that is not adopted or removed yet.
+//! - `api_server`: gives up the API server's address before that, if it was left bound.
 //! - `dispatch`: leads new connections to IPVS after the takeover, on a node whose connections another
 //!   mode's rules led until then.
+//! - `leading`: in modes of rules, says after the takeover when these lead new connections.
+//! - `leaving_ipvs`: in these modes, has what IPVS mode left drain from then on.
 //! - `writer`: from then on writes changes in rounds, and retries what the kernel refused. It holds
 //!   the pending retries, the draining real servers, the flows to remove, and the times of these.
 //! - `hand_drains`: ends drains by hand when their time is up.
@@ -37,6 +40,7 @@
 //! that a change waits for a few milliseconds of other work at most.
 
 mod agenda;
+mod api_server;
 mod auditor;
 mod comparison;
 mod context;
@@ -44,6 +48,7 @@ pub mod differences;
 mod dispatch;
 pub mod hand_drains;
 pub mod inquiry;
+mod leading;
 mod leaving_ipvs;
 pub mod observer;
 mod recent_writes;
@@ -53,6 +58,7 @@ mod takeover;
 mod writer;
 
 use std::future::Future;
+use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
 
 use futures::FutureExt as _;
@@ -73,6 +79,7 @@ use context::Context;
 use dispatch::Dispatch;
 use hand_drains::HandDrains;
 use inquiry::{Asked, Inquiry, View};
+use leading::Leading;
 use leaving_ipvs::LeavingIpvs;
 use observer::Observer;
 pub use status::Status;
@@ -131,10 +138,14 @@ pub struct Reconciler {
     hand_drains: HandDrains,
     /// Rules that lead to IPVS, on a node whose connections were led by others.
     dispatch: Dispatch,
+    /// Rules that lead new connections, in modes of rules.
+    leading: Leading,
     /// Virtual servers that IPVS mode left, in another mode.
     leaving_ipvs: LeavingIpvs,
     /// Questions of the operator's console; none: there is no console.
     inquiries: Option<mpsc::Receiver<Inquiry>>,
+    /// Addresses of the API server that may be bound, and when to look; none: nothing is to be done.
+    api_server: Option<(Vec<SocketAddr>, Instant)>,
     /// Input ends the first stage, the loop's turns the others.
     stage: Stage,
 }
@@ -191,8 +202,10 @@ impl Reconciler {
             auditor: Auditor::new(now),
             hand_drains: HandDrains::default(),
             dispatch: Dispatch::default(),
+            leading: Leading::default(),
             leaving_ipvs,
             inquiries: None,
+            api_server: None,
             stage: Stage::Incomplete,
         })
     }
@@ -291,8 +304,12 @@ impl Reconciler {
         let cx = &mut self.context;
         match input {
             Input::Change(event) => {
-                if matches!(event, Event::ProxyPort(..)) {
-                    self.writer.write_now();
+                match &event {
+                    Event::ProxyPort(..) => self.writer.write_now(),
+                    Event::ApiServerAddresses(addresses) => {
+                        self.api_server = Some((addresses.clone(), Instant::now()));
+                    }
+                    _ => {}
                 }
                 cx.apply_at(event, timestamp);
             }
@@ -346,7 +363,7 @@ impl Reconciler {
     fn next_wake(&self) -> Instant {
         let now = Instant::now();
         match &self.stage {
-            Stage::Incomplete => now + FAR,
+            Stage::Incomplete => self.api_server.as_ref().map_or(now + FAR, |(_, at)| *at),
             Stage::Unread(retry) => *retry,
             // Input wakes the loop before that, if it is input that is waited for.
             Stage::TakingOver(_) if self.context.planner.is_dirty() => now,
@@ -356,7 +373,8 @@ impl Reconciler {
                 let others = [
                     self.writer.next_wake(&self.context),
                     self.dispatch.next_due(&self.context, now),
-                    self.leaving_ipvs.next_due(),
+                    self.leading.next_due(&self.context, now),
+                    self.leaving_ipvs.next_due(&self.context),
                     self.hand_drains.next_due(),
                 ];
                 others.into_iter().flatten().fold(audit, Instant::min)
@@ -367,10 +385,26 @@ impl Reconciler {
     /// Does some of what is due.
     async fn step(&mut self) -> Result<(), WorkerGone> {
         let Self {
-            context: cx, writer, auditor, hand_drains, dispatch, leaving_ipvs, stage, ..
+            context: cx,
+            writer,
+            auditor,
+            hand_drains,
+            dispatch,
+            leading,
+            leaving_ipvs,
+            api_server: servers,
+            stage,
+            ..
         } = self;
         match stage {
-            Stage::Incomplete => {}
+            Stage::Incomplete => {
+                let due = servers.take_if(|(_, at)| *at <= Instant::now());
+                if let Some((addresses, _)) = due
+                    && !api_server::give_up_addresses(cx, &addresses).await?
+                {
+                    *servers = Some((addresses, Instant::now() + READ_RETRY));
+                }
+            }
             Stage::Unread(retry) if Instant::now() < *retry => {}
             Stage::Unread(_) => {
                 *stage = match Takeover::begin(cx, writer).await? {
@@ -392,6 +426,7 @@ impl Reconciler {
                 writer.write_changes(cx).await?;
                 writer.retry_due(cx, true).await?;
                 dispatch.step(cx, writer).await?;
+                leading.step(cx, writer);
                 writer.check_draining(cx).await?;
                 leaving_ipvs.step(cx, writer).await?;
                 auditor.step(cx, writer).await?;

@@ -54,6 +54,10 @@ pub trait Observer: fmt::Debug + Send {
         let _ = write;
     }
 
+    /// Reports that the kernel is as it should be for the first time, as far as it let us: all Services
+    /// were planned, and lead.
+    fn in_sync(&mut self) {}
+
     /// Reports the number of rules of a table in mode iptables, after it has changed.
     fn rules_counted(&mut self, count: &RuleCount) {
         let _ = count;

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use plan::model::Family;
 use plan::op::{Op, Subject};
 use tokio::time::Instant;
 
@@ -26,6 +27,8 @@ pub struct RetryQueue {
     prerequisites: BTreeSet<Subject>,
     /// Pending entries that lead clients from a frontend to its short circuit.
     leading: BTreeSet<Subject>,
+    /// Number of pending changes of chains that nothing about the chain stands in the way of.
+    withheld_chains: BTreeMap<Family, usize>,
     /// Number of pending retries, by the class of the refusal; no zeros.
     classes: BTreeMap<RefusalClass, usize>,
 }
@@ -122,6 +125,13 @@ impl RetryQueue {
         self.prerequisites.iter()
     }
 
+    /// True if changes of a family's chains are pending that would be refused whatever they are: the
+    /// lock is held, a permission or a program is missing.
+    #[must_use]
+    pub fn withholds_chains(&self, family: Family) -> bool {
+        self.withheld_chains.get(&family).is_some_and(|count| *count > 0)
+    }
+
     /// Returns the pending entries that lead clients from a frontend to its short circuit.
     pub fn leading(&self) -> impl Iterator<Item = (&Subject, &Pending)> {
         self.leading.iter().filter_map(|subject| Some((subject, self.pending.get(subject)?)))
@@ -153,6 +163,9 @@ impl RetryQueue {
         if pending.op.leads_to_short_circuits() {
             self.leading.insert(subject);
         }
+        if let Some(family) = withheld(&pending.op, pending.refusal.class) {
+            *self.withheld_chains.entry(family).or_default() += 1;
+        }
         *self.classes.entry(pending.refusal.class).or_default() += 1;
         self.pending.insert(subject, due, pending);
     }
@@ -162,6 +175,11 @@ impl RetryQueue {
         self.prerequisites.remove(subject);
         self.leading.remove(subject);
         let class = pending.refusal.class;
+        if let Some(family) = withheld(&pending.op, class)
+            && let Some(count) = self.withheld_chains.get_mut(&family)
+        {
+            *count -= 1;
+        }
         if let Some(count) = self.classes.get_mut(&class) {
             *count -= 1;
             if *count == 0 {
@@ -170,6 +188,25 @@ impl RetryQueue {
         }
         Some(pending)
     }
+}
+
+/// Returns the family of a refused change of a chain if the reason is not in the chain: every other
+/// change of the family's chains would be refused as well.
+#[must_use]
+pub fn withheld(op: &Op, class: RefusalClass) -> Option<Family> {
+    let Op::Chain(change) = op else { return None };
+    let is_general = match class {
+        RefusalClass::Exhausted
+        | RefusalClass::NotPermitted
+        | RefusalClass::AnswerLost
+        | RefusalClass::NotInstalled => true,
+        RefusalClass::Conflict
+        | RefusalClass::SetFull
+        | RefusalClass::NotSupported
+        | RefusalClass::NoScheduler
+        | RefusalClass::Other => false,
+    };
+    is_general.then_some(change.chain().family)
 }
 
 /// Returns the time until the next attempt. A conflict is retried without delay, since the first

@@ -5,6 +5,9 @@
 pub struct Status {
     /// True if the kernel was once as it should be, as far as it let us.
     pub in_sync_once: bool,
+    /// True once new connections to Services go by this mode: in modes of rules these lead, as far as
+    /// the kernel let us.
+    pub is_carried: bool,
     /// True if rules of the mode before lead for longer than they should, because prerequisites are
     /// missing.
     pub is_held_up: bool,

@@ -5,7 +5,7 @@
 //! round, the virtual servers that were listed are read and compared, and what was not listed is
 //! written: so neither the time to the first Service, which is the API server's own, nor the memory
 //! in use meanwhile grows with the number of endpoints. In the end, found objects that no Service
-//! asks for are removed.
+//! asks for are removed, a limited number at once: changes and retries are written in between.
 //!
 //! In ipvs mode, rules of another mode that lead connections go on leading until the end: see
 //! [`super::dispatch`].
@@ -38,6 +38,10 @@ use crate::kernel::worker::{ReadFailure, WorkerGone};
 
 /// Longest time from the beginning of the takeover for which the relay is waited for.
 const LONGEST_WAIT_FOR_RELAY: Duration = Duration::from_secs(30);
+
+/// Most addresses, entries and virtual servers that are removed at once. IPv6 addresses take longest:
+/// 0.4 ms each where there are 10,000 (docs/service-addresses.md).
+const REMOVALS_AT_ONCE: usize = 1_024;
 
 /// The kernel's state that is left to take over. Each step adopts or removes some of it.
 #[derive(Debug)]
@@ -136,13 +140,16 @@ impl Takeover {
             writer.round_ended(cx, ended);
             return Ok(None);
         }
-        self.remove_excess(cx, writer).await?;
+        if self.remove_excess(cx, writer).await? {
+            writer.round_ended(cx, ended);
+            return Ok(None);
+        }
         info!(changes = self.n_changes, "first comparison with the kernel");
         writer.rest(cx);
+        writer.round_ended(cx, ended);
         if cx.planner.led_by_rules().is_empty() {
             report_in_sync(cx, writer);
         }
-        writer.round_ended(cx, ended);
         Ok(Some(Left { found: &self.found, unread: &self.unread }))
     }
 
@@ -152,41 +159,51 @@ impl Takeover {
         self.started.elapsed() < LONGEST_WAIT_FOR_RELAY && cx.planner.n_awaited_proxy_ports() > 0
     }
 
-    /// Removes what was found and is not desired, in the order in which traffic is led off:
-    /// see [`Op::phase`].
+    /// Removes a part of what was found and is not desired, in the order in which traffic is led off:
+    /// see [`Op::phase`]. Returns true if more of it is left.
     async fn remove_excess(
         &mut self,
         cx: &mut Context,
         writer: &mut Writer,
-    ) -> Result<(), WorkerGone> {
+    ) -> Result<bool, WorkerGone> {
         if cx.leads_by_rules() {
             let ops = self.found.excess_chains(cx.planner.desired_chains());
-            return self.remove(cx, writer, ops).await;
+            self.remove(cx, writer, ops).await?;
+            return Ok(false);
         }
+        let mut at_most = REMOVALS_AT_ONCE;
         let settings = cx.planner.settings().clone();
         let (leading, others): (Vec<SetId>, Vec<SetId>) =
             cx.sets().into_iter().partition(|set| set.kind.leads_to_short_circuits());
         for set in leading {
-            let ops = self.found.excess_entries(set, cx.planner.desired(), &settings);
+            let ops = self.found.excess_entries(set, at_most, cx.planner.desired(), &settings);
+            at_most -= ops.len();
             self.remove(cx, writer, ops).await?;
         }
-        let ops = self.found.excess_addresses(&settings);
+        if at_most == 0 {
+            return Ok(true);
+        }
+        let ops = self.found.excess_addresses(at_most, &settings);
+        at_most = at_most.saturating_sub(ops.len());
         self.remove(cx, writer, ops).await?;
-        loop {
+        while at_most > 0 {
             let desired = cx.planner.desired();
-            let part = self.found.next_virtual_servers(LARGEST_CHUNK, desired, &settings);
+            let part =
+                self.found.next_virtual_servers(at_most.min(LARGEST_CHUNK), desired, &settings);
             if part.is_empty() {
                 break;
             }
+            at_most -= part.len();
             let ops = repair_found(cx, writer, part).await?;
             writer.note_flows(cx, &ops);
             self.remove(cx, writer, ops).await?;
         }
         for set in others {
-            let ops = self.found.excess_entries(set, cx.planner.desired(), &settings);
+            let ops = self.found.excess_entries(set, at_most, cx.planner.desired(), &settings);
+            at_most -= ops.len();
             self.remove(cx, writer, ops).await?;
         }
-        Ok(())
+        Ok(at_most == 0)
     }
 
     async fn remove(

@@ -18,6 +18,13 @@
 //! the node unhealthy. All other Services work here, the same Service would fail on every other
 //! node too, and if all nodes left, one bad object would end the cluster's traffic. The metric
 //! `kube_ipvs_pending_retries` counts such refusals.
+//!
+//! Where rules lead, chains are like that: a family is not healthy when no change of its chains could
+//! be written for the timeout, for a reason that is in none of them (the lock is held, the programs
+//! are gone). So is kube-proxy in its mode iptables.
+//!
+//! This state outlives a tenure. Until the next one has planned everything, what was known last is
+//! answered.
 
 #[cfg(test)]
 mod tests;
@@ -54,6 +61,12 @@ pub struct Health {
     /// Time at which the event loop last took one, or the first of them was delivered. None: it has
     /// all.
     untaken_since: Option<Instant>,
+    /// True once the kernel was in sync, in any tenure of this process.
+    in_sync: bool,
+    /// True once changes of Services and EndpointSlices arrived.
+    followed: bool,
+    /// True once both were so, and no prerequisite was refused.
+    ready: bool,
 }
 
 /// The health, shared by the parts that update it and those that answer from it.
@@ -77,6 +90,8 @@ struct FamilyHealth {
     waiting: Option<Instant>,
     /// Time since which the kernel has been refusing a prerequisite.
     refused: Option<Instant>,
+    /// Time since which no change of a chain could be written.
+    withheld: Option<Instant>,
 }
 
 /// In kube-proxy's order of fields.
@@ -112,17 +127,67 @@ impl Moment {
     }
 }
 
+// === impl FamilyHealth ===
+
+impl FamilyHealth {
+    fn new(now: Moment) -> Self {
+        Self { updated: now.time, waiting: None, refused: None, withheld: None }
+    }
+}
+
 // === impl Health ===
 
 impl Health {
     /// The health of a proxy that has just started. `timeout` is how long something may wait.
     #[must_use]
     pub fn new(families: &[Family], timeout: Duration, now: Moment) -> Self {
-        let family = |family: &Family| {
-            (*family, FamilyHealth { updated: now.time, waiting: None, refused: None })
-        };
-        let families = families.iter().map(family).collect();
-        Self { families, timeout, node_leaving: None, backlog: 0, untaken: 0, untaken_since: None }
+        let families = families.iter().map(|family| (*family, FamilyHealth::new(now))).collect();
+        Self {
+            families,
+            timeout,
+            node_leaving: None,
+            backlog: 0,
+            untaken: 0,
+            untaken_since: None,
+            in_sync: false,
+            followed: false,
+            ready: false,
+        }
+    }
+
+    /// Begins a tenure that serves these families. One that was not healthy is not until something
+    /// is written for it; others begin anew, since nothing waits before the first list.
+    pub fn begin(&mut self, families: &[Family], timeout: Duration, now: Moment) {
+        let mut known = std::mem::take(&mut self.families);
+        let begun = families.iter().map(|name| {
+            let family = match known.remove(name) {
+                Some(former) if !self.is_family_healthy(&former, now) => former,
+                Some(former) => FamilyHealth { updated: former.updated, ..FamilyHealth::new(now) },
+                None => FamilyHealth::new(now),
+            };
+            (*name, family)
+        });
+        self.families = begun.collect();
+        self.timeout = timeout;
+        (self.backlog, self.untaken, self.untaken_since) = (0, 0, None);
+    }
+
+    /// The kernel is as it should be, as far as it let us.
+    pub fn in_sync(&mut self) {
+        self.in_sync = true;
+        self.note_ready();
+    }
+
+    /// Changes of Services and EndpointSlices arrive.
+    pub fn followed(&mut self) {
+        self.followed = true;
+        self.note_ready();
+    }
+
+    fn note_ready(&mut self) {
+        let is_refused = |family: &FamilyHealth| family.refused.or(family.withheld).is_some();
+        let is_served = self.in_sync && self.followed && !self.families.values().any(is_refused);
+        self.ready |= is_served;
     }
 
     /// The source has delivered a change, which the event loop will take.
@@ -150,7 +215,9 @@ impl Health {
     pub fn written(&mut self, family: Family, now: Moment) {
         if let Some(family) = self.families.get_mut(&family) {
             family.waiting = None;
-            family.updated = now.time;
+            if family.withheld.is_none() {
+                family.updated = now.time;
+            }
         }
     }
 
@@ -175,6 +242,21 @@ impl Health {
         if let Some(family) = self.families.get_mut(&family) {
             family.refused = refused.then(|| family.refused.unwrap_or(now.instant));
         }
+        self.note_ready();
+    }
+
+    /// Notes if no change of a family's chains can be written. One that is written ends that.
+    pub fn chains_withheld(&mut self, family: Family, withheld: bool, now: Moment) {
+        if let Some(family) = self.families.get_mut(&family) {
+            family.withheld = withheld.then(|| family.withheld.unwrap_or(now.instant));
+        }
+        self.note_ready();
+    }
+
+    /// True if no change of a family's chains could be written since one was refused.
+    #[must_use]
+    pub fn is_withheld(&self, family: Family) -> bool {
+        self.families.get(&family).is_some_and(|family| family.withheld.is_some())
     }
 
     /// Notes if this node is about to leave the cluster. Before the first call the node is not
@@ -192,18 +274,41 @@ impl Health {
     /// Returns the answer at `/healthz`: if load balancers should send traffic to this node.
     #[must_use]
     pub fn healthz(&self, now: Moment) -> HealthReport {
-        self.report(Some(self.node_leaving == Some(false)), now)
+        self.report(Some(self.node_leaving == Some(false)), Vec::new(), now)
+    }
+
+    /// Returns the answer at `/readyz`: if this process has come to serve, and does. It is about the
+    /// process, so that neither a switch, nor a node that leaves, nor an API server that is away
+    /// makes it not ready.
+    #[must_use]
+    pub fn readyz(&self, now: Moment) -> HealthReport {
+        let lacking = [
+            (self.in_sync, "the kernel has not been in sync yet: Services are not served"),
+            (self.followed, "changes of Services and EndpointSlices have not arrived yet"),
+            (self.ready, "the kernel refuses what Services need"),
+        ];
+        let lacking = lacking.iter().find(|(is_there, _)| !is_there && !self.ready);
+        self.report(
+            None,
+            lacking.map(|(_, problem)| (*problem).to_owned()).into_iter().collect(),
+            now,
+        )
     }
 
     /// Returns the answer at `/livez`: if the proxy works, or had better be restarted.
     #[must_use]
     pub fn livez(&self, now: Moment) -> HealthReport {
-        self.report(None, now)
+        self.report(None, Vec::new(), now)
     }
 
-    fn report(&self, node_eligible: Option<bool>, now: Moment) -> HealthReport {
+    fn report(
+        &self,
+        node_eligible: Option<bool>,
+        lacking: Vec<String>,
+        now: Moment,
+    ) -> HealthReport {
         let healthy = self.is_healthy(now);
-        let good = healthy && node_eligible != Some(false);
+        let good = healthy && lacking.is_empty() && node_eligible != Some(false);
         // Some load balancers read this time alone, so it moves on for as long as all is well.
         let last_updated = if good {
             now.time
@@ -220,7 +325,7 @@ impl Health {
             node_eligible,
             healthy,
             status: status.collect(),
-            problems: self.problems(now),
+            problems: [lacking, self.problems(now)].concat(),
         };
         match serde_json::to_string(&body) {
             Ok(body) => HealthReport { good, body },
@@ -229,7 +334,7 @@ impl Health {
     }
 
     fn is_family_healthy(&self, family: &FamilyHealth, now: Moment) -> bool {
-        let since = [family.waiting, family.refused, self.untaken_since];
+        let since = [family.waiting, family.refused, family.withheld, self.untaken_since];
         !since.into_iter().any(|since| self.is_late(since, now))
     }
 
@@ -264,6 +369,14 @@ impl Health {
                 seconds(since)
             ));
         }
+        let withheld = self.families.values().filter_map(|family| family.withheld).min();
+        if let Some(since) = withheld.filter(|since| self.is_late(Some(*since), now)) {
+            problems.push(format!(
+                "no change of a Service's rules could be written for {} s; the log says why; {limit} s \
+                 are too long",
+                seconds(since)
+            ));
+        }
         problems
     }
 }
@@ -280,6 +393,11 @@ impl SharedHealth {
     /// Notes if this node is about to leave the cluster: see [`Health::node_leaving`].
     pub fn node_leaving(&self, leaving: bool) {
         self.lock().node_leaving(leaving);
+    }
+
+    /// Changes of Services and EndpointSlices arrive: see [`Health::followed`].
+    pub fn followed(&self) {
+        self.lock().followed();
     }
 
     /// The source has delivered a change: see [`Health::delivered`].

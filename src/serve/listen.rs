@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket};
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
@@ -101,6 +101,26 @@ pub fn raise_open_files() {
             "cannot raise the limit of open files (RLIMIT_NOFILE) from {current}: {error}; health checks \
              of many Services may not get a listener"
         );
+    }
+}
+
+/// A task that listens. It and its connections end when this is dropped.
+#[derive(Debug)]
+pub(super) struct Listener(pub(super) JoinHandle<Infallible>);
+
+// === impl Listener ===
+
+impl Listener {
+    /// Ends it, and waits until its port is free.
+    pub(super) async fn close(mut self) {
+        self.0.abort();
+        drop((&mut self.0).await);
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }
 

@@ -1,7 +1,7 @@
 //! Servers of the program: health, metrics, health checks of Services, and pages to look into.
 //!
 //! ```text
-//!   event loop ──Observer─▶ observer ──▶ health ◀──────── probes          /healthz /livez
+//!   event loop ──Observer─▶ observer ──▶ health ◀──────── probes          /healthz /livez /readyz
 //!                               │ ├────▶ metrics ◀─────── pages           /metrics /configz …
 //!                               │ └────▶ service_health ─ a listener for each Service and family
 //!                               ▼
@@ -12,13 +12,15 @@
 //! - [`observer`]: feeds both from the event loop;
 //! - [`service_health`] answers load balancers that ask for a Service;
 //! - [`listen`]: addresses, and the limits of what a client may do;
-//! - `probes` and [`pages`]: what is answered at which path.
+//! - `probes` and [`pages`]: what is answered at which path;
+//! - [`listeners`] outlive a tenure, so that no check of a load balancer fails at a switch.
 //!
 //! Nothing here is encrypted or authenticated, as in kube-proxy: bind the metrics address to a
 //! network that only permitted clients reach.
 
 pub mod health;
 pub mod listen;
+pub mod listeners;
 pub mod metrics;
 pub mod observer;
 pub mod pages;
@@ -32,20 +34,17 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use plan::model::Family;
 use plan::settings::NodePortAddresses;
 use tokio::sync::mpsc;
 
-use health::{Health, Moment, SharedHealth};
-use listen::{ListenError, Server};
+use health::{Moment, SharedHealth};
+use listen::ListenError;
+use listeners::Listeners;
 use metrics::Metrics;
 use observer::ServerObserver;
 use pages::Pages;
-use service_health::{ListenFailure, ServiceHealth};
-
-/// Most connections of each of the two servers at once.
-const CONNECTIONS: usize = 64;
+use service_health::{ListenFailure, Scope};
 
 /// Choices of the operator: what is served, and where.
 #[derive(Debug)]
@@ -66,63 +65,60 @@ pub struct Options {
     pub pages: Pages,
 }
 
-/// Everything that is served.
+/// Everything that is served in a tenure.
 #[derive(Debug)]
 pub struct Servers {
     health_address: Option<SocketAddr>,
     metrics_address: Option<SocketAddr>,
     hard_fail: bool,
     pages: Pages,
-    health: SharedHealth,
     metrics: Arc<Metrics>,
-    services: ServiceHealth,
+    listeners: Arc<Listeners>,
 }
 
 // === impl Servers ===
 
 impl Servers {
-    /// Nothing listens yet. Service health checks that cannot be served are sent to `failures`.
+    /// Nothing is listened on by it yet. Service health checks that cannot be served are sent to `failures`.
     ///
     /// # Errors
     /// When two metrics had the same name.
     pub fn new(
         options: Options,
         failures: mpsc::Sender<ListenFailure>,
+        listeners: Arc<Listeners>,
     ) -> Result<Self, prometheus::Error> {
         let Options { families, sync_period, node_port_addresses, .. } = options;
         let timeout = sync_period.saturating_mul(2);
-        let health = SharedHealth::new(Health::new(&families, timeout, Moment::now()));
+        listeners.health.lock().begin(&families, timeout, Moment::now());
         let mode = &options.pages.mode;
         let metrics = Arc::new(Metrics::new(mode.effective, &families)?);
         metrics.own.set_mode(mode);
-        let services = ServiceHealth::new(
-            families,
-            node_port_addresses,
-            health.clone(),
-            Arc::clone(&metrics),
-            failures,
-        );
+        // Before the event loop knows of any check.
+        let scope =
+            Scope { families, node_port_addresses, metrics: Arc::clone(&metrics), failures };
+        listeners.checks.begin(scope);
         Ok(Self {
             health_address: options.health_address,
             metrics_address: options.metrics_address,
             hard_fail: options.hard_fail,
             pages: options.pages,
-            health,
             metrics,
-            services,
+            listeners,
         })
     }
 
     /// Returns the observer for the event loop.
     #[must_use]
     pub fn observer(&self) -> ServerObserver {
-        ServerObserver::new(self.health.clone(), Arc::clone(&self.metrics), self.services.updates())
+        let updates = self.listeners.checks.clone();
+        ServerObserver::new(self.health(), Arc::clone(&self.metrics), updates)
     }
 
     /// Returns the shared health, to report there if the node is about to leave the cluster.
     #[must_use]
     pub fn health(&self) -> SharedHealth {
-        self.health.clone()
+        self.listeners.health.clone()
     }
 
     /// Returns the metrics, for the parts of the program that measure themselves.
@@ -131,30 +127,21 @@ impl Servers {
         Arc::clone(&self.metrics)
     }
 
-    /// Serves until it is dropped, which closes everything.
+    /// Serves until it is dropped. The listeners stay.
     ///
     /// # Errors
     /// With `hard_fail`, when one of the two servers cannot listen.
     pub async fn run(self) -> Result<Infallible, ListenError> {
         listen::raise_open_files();
-        let probes = probes::router(&self.health, &self.metrics);
-        let pages = pages::router(self.pages, &self.metrics);
+        let Listeners { health, health_server, metrics_server, .. } = &*self.listeners;
+        health_server.show(probes::router(health, &self.metrics));
+        metrics_server.show(pages::router(self.pages, &self.metrics));
+        self.listeners.answer_checks();
         let hard_fail = self.hard_fail;
-        tokio::select! {
-            ended = serve(Server::Health, self.health_address, probes, hard_fail) => ended,
-            ended = serve(Server::Metrics, self.metrics_address, pages, hard_fail) => ended,
-            never = self.services.run() => Ok(never),
-        }
+        tokio::try_join!(
+            health_server.listen_on(self.health_address, hard_fail),
+            metrics_server.listen_on(self.metrics_address, hard_fail),
+        )?;
+        std::future::pending().await
     }
-}
-
-async fn serve(
-    server: Server,
-    address: Option<SocketAddr>,
-    router: Router,
-    hard_fail: bool,
-) -> Result<Infallible, ListenError> {
-    let Some(address) = address else { return std::future::pending().await };
-    let listener = listen::listen(server, address, hard_fail).await?;
-    Ok(listen::serve(listener, router, CONNECTIONS).await)
 }

@@ -22,7 +22,7 @@ use crate::kernel::ReadError;
 use crate::reconcile::observer::{
     HandDrainReport, KernelWrite, Observer, Pass, Round, RoundKind, RuleCount,
 };
-use crate::reconcile::retry_queue::RetryQueue;
+use crate::reconcile::retry_queue::{RetryQueue, withheld};
 use endpoint_changes::EndpointChanges;
 
 /// Observer of the event loop that updates health, metrics and health checks.
@@ -39,6 +39,8 @@ pub struct ServerObserver {
     addresses: NodeAddresses,
     /// True if the listeners do not know these addresses yet.
     are_addresses_new: bool,
+    /// Families for which a round has ended that could write no chain.
+    unsynced: BTreeSet<Family>,
 }
 
 // === impl ServerObserver ===
@@ -59,6 +61,7 @@ impl ServerObserver {
             checks: BTreeMap::new(),
             addresses: NodeAddresses::default(),
             are_addresses_new: false,
+            unsynced: BTreeSet::new(),
         }
     }
 
@@ -86,7 +89,7 @@ impl ServerObserver {
         }
     }
 
-    fn note_pending(&self, round: &Round<'_>) {
+    fn note_pending(&mut self, round: &Round<'_>) {
         self.metrics.own.set_pending(round.pending.classes());
         let now = Moment::now();
         let mut health = self.health.lock();
@@ -96,6 +99,40 @@ impl ServerObserver {
                 is_prerequisite_pending(round.pending, *family),
                 now,
             );
+            if !round.pending.withholds_chains(*family) {
+                health.chains_withheld(*family, false, now);
+            }
+        }
+        self.unsynced.retain(|family| {
+            let is_withheld = health.is_withheld(*family);
+            if !is_withheld {
+                health.written(*family, now);
+                self.metrics.proxy.synced(*family, now.time);
+            }
+            is_withheld
+        });
+    }
+
+    /// Notes for each family if changes of its chains were written, or refused for a reason that is
+    /// in none of them. One that was written counts.
+    fn note_chains(&self, write: &KernelWrite<'_>) {
+        let mut withheld_by = BTreeMap::new();
+        for (op, result) in write.ops.iter().zip(write.results) {
+            let Op::Chain(change) = op else { continue };
+            match result {
+                Ok(()) => drop(withheld_by.insert(change.chain().family, false)),
+                Err(refusal) => {
+                    if let Some(family) = withheld(op, refusal.class) {
+                        withheld_by.entry(family).or_insert(true);
+                    }
+                }
+            }
+        }
+        if !withheld_by.is_empty() {
+            let (now, mut health) = (Moment::now(), self.health.lock());
+            for (family, withheld) in withheld_by {
+                health.chains_withheld(family, withheld, now);
+            }
         }
     }
 }
@@ -121,6 +158,7 @@ impl Observer for ServerObserver {
             }
             Event::OtherNodeApplied(..)
             | Event::OtherNodeRemoved(_)
+            | Event::ApiServerAddresses(_)
             | Event::SchedulerMissing(_)
             | Event::SchedulerLoaded(_)
             | Event::ProxyPort(..)
@@ -163,6 +201,7 @@ impl Observer for ServerObserver {
 
     fn written(&mut self, write: &KernelWrite<'_>) {
         let KernelWrite { ops, results, .. } = *write;
+        self.note_chains(write);
         for (op, result) in ops.iter().zip(results) {
             let refused = result.as_ref().err().map(|refusal| refusal.class);
             self.metrics.own.answered(op, refused);
@@ -187,6 +226,12 @@ impl Observer for ServerObserver {
                 iptables.partial_restore_failed(family);
             }
         }
+    }
+
+    fn in_sync(&mut self) {
+        self.updates.round(mem::take(&mut self.checks), None);
+        self.updates.planned_all();
+        self.health.lock().in_sync();
     }
 
     fn rules_counted(&mut self, count: &RuleCount) {
@@ -248,21 +293,27 @@ impl Observer for ServerObserver {
             if let Some(iptables) = &self.metrics.iptables {
                 iptables.round_took(*family, round.kind, round.took);
             }
-            if since.is_none() {
-                health.written(*family, now);
+            if since.is_some() {
+                continue;
+            }
+            health.written(*family, now);
+            if health.is_withheld(*family) {
+                self.unsynced.insert(*family);
+            } else {
                 self.metrics.proxy.synced(*family, now.time);
             }
         }
         if let Some(since) = since {
             health.left(round.backlog, since);
         }
-        drop(health);
-        for (family, trigger) in round.triggers {
+        // kube-proxy measures none that it could not write, either.
+        for (family, trigger) in round.triggers.iter().filter(|(it, _)| !health.is_withheld(*it)) {
             self.metrics.proxy.programmed(*family, *trigger, now.time);
         }
         if round.kind == RoundKind::Comparison {
             self.metrics.own.audit.compared(now.time);
         }
+        drop(health);
         let addresses = mem::take(&mut self.are_addresses_new).then(|| self.addresses.clone());
         self.updates.round(mem::take(&mut self.checks), addresses);
     }

@@ -1,4 +1,4 @@
-//! The health server's pages: `/healthz` and `/livez`, for load balancers and the kubelet.
+//! The health server's pages: `/healthz`, `/livez` and `/readyz`, for load balancers and the kubelet.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::metrics::Metrics;
 /// Any method, and no other path.
 pub(super) fn router(health: &SharedHealth, metrics: &Arc<Metrics>) -> Router {
     let (health, metrics) = (health.clone(), Arc::clone(metrics));
-    let (node, proxy) = ((health.clone(), Arc::clone(&metrics)), (health, metrics));
+    let (node, proxy) = ((health.clone(), Arc::clone(&metrics)), (health.clone(), metrics));
     Router::new()
         .route(
             "/healthz",
@@ -34,6 +34,7 @@ pub(super) fn router(health: &SharedHealth, metrics: &Arc<Metrics>) -> Router {
                 respond(report)
             }),
         )
+        .route("/readyz", any(move || async move { respond(health.lock().readyz(Moment::now())) }))
 }
 
 fn respond(report: HealthReport) -> Response {

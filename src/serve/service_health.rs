@@ -11,6 +11,9 @@
 //! within seconds, sooner than most load balancers ask again. The loop never waits for any of this:
 //! one task opens and closes the listeners ([`ServiceHealth::run`]). A listener that could not be
 //! opened is tried again with each round.
+//!
+//! The listeners outlive a tenure. Checks of the former one keep their answers until the next one has
+//! planned all Services ([`CheckUpdates::planned_all`]).
 
 mod answer;
 #[cfg(test)]
@@ -29,11 +32,10 @@ use plan::local::HealthCheck;
 use plan::model::{Family, ServiceName};
 use plan::settings::NodePortAddresses;
 use tokio::sync::{Notify, mpsc};
-use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
 use super::health::SharedHealth;
-use super::listen;
+use super::listen::{self, Listener};
 use super::metrics::Metrics;
 use answer::CheckAnswer;
 
@@ -66,15 +68,24 @@ pub struct NodeAddresses {
 #[derive(Debug, Clone, Default)]
 pub struct CheckUpdates(Arc<SharedUpdates>);
 
+/// What a tenure serves.
+#[derive(Debug)]
+pub(super) struct Scope {
+    pub(super) families: Vec<Family>,
+    pub(super) node_port_addresses: NodePortAddresses,
+    pub(super) metrics: Arc<Metrics>,
+    /// Failures are sent there when they begin, and every ten minutes for as long as they last.
+    pub(super) failures: mpsc::Sender<ListenFailure>,
+}
+
 /// The listeners, and what they answer.
 #[derive(Debug)]
 pub struct ServiceHealth {
     updates: CheckUpdates,
-    families: Vec<Family>,
-    node_port_addresses: NodePortAddresses,
+    scope: Scope,
     health: SharedHealth,
-    metrics: Arc<Metrics>,
-    failures: mpsc::Sender<ListenFailure>,
+    /// Services of the former tenure that this one has not planned.
+    unconfirmed: BTreeSet<ServiceName>,
     addresses: NodeAddresses,
     checks: HashMap<ServiceName, ServedCheck>,
     /// The Services that lack a listener; they are tried again in each round.
@@ -92,6 +103,16 @@ struct SharedUpdates {
 struct PendingUpdates {
     checks: BTreeMap<ServiceName, Option<HealthCheck>>,
     addresses: Option<NodeAddresses>,
+    begun: Option<Begun>,
+    /// True if the tenure has planned all Services.
+    is_all: bool,
+}
+
+/// A tenure that has begun, and the changes that the one before left.
+#[derive(Debug)]
+struct Begun {
+    scope: Scope,
+    before: BTreeMap<ServiceName, Option<HealthCheck>>,
 }
 
 /// A Service with a health check.
@@ -104,10 +125,6 @@ struct ServedCheck {
     listeners: HashMap<SocketAddr, Listener>,
     failing: HashMap<SocketAddr, Failing>,
 }
-
-/// A task that listens. It and its connections end when this is dropped.
-#[derive(Debug)]
-struct Listener(JoinHandle<Infallible>);
 
 #[derive(Debug)]
 struct Failing {
@@ -132,6 +149,23 @@ impl CheckUpdates {
         self.0.wake.notify_one();
     }
 
+    /// A tenure has begun. The checks of the former one stay until it has planned all Services.
+    pub(super) fn begin(&self, scope: Scope) {
+        let mut pending = self.0.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut before = pending.begun.take().map(|begun| begun.before).unwrap_or_default();
+        before.append(&mut pending.checks);
+        pending.begun = Some(Begun { scope, before });
+        pending.is_all = false;
+        drop(pending);
+        self.0.wake.notify_one();
+    }
+
+    /// The tenure has planned all Services: others have no health check any more.
+    pub(super) fn planned_all(&self) {
+        self.0.pending.lock().unwrap_or_else(PoisonError::into_inner).is_all = true;
+        self.0.wake.notify_one();
+    }
+
     /// Waits for a round, and takes the changes.
     async fn next(&self) -> PendingUpdates {
         self.0.wake.notified().await;
@@ -142,32 +176,29 @@ impl CheckUpdates {
 // === impl ServiceHealth ===
 
 impl ServiceHealth {
-    /// No listeners yet. `node_port_addresses` is where the operator serves NodePorts; failures
-    /// are reported when they begin, and every ten minutes for as long as they last.
-    pub fn new(
-        families: Vec<Family>,
-        node_port_addresses: NodePortAddresses,
-        health: SharedHealth,
-        metrics: Arc<Metrics>,
-        failures: mpsc::Sender<ListenFailure>,
-    ) -> Self {
+    /// No listeners yet.
+    pub(super) fn new(scope: Scope, health: SharedHealth, updates: CheckUpdates) -> Self {
         Self {
-            updates: CheckUpdates::default(),
-            families,
-            node_port_addresses,
+            updates,
+            scope,
             health,
-            metrics,
-            failures,
+            unconfirmed: BTreeSet::new(),
             addresses: NodeAddresses::default(),
             checks: HashMap::new(),
             incomplete: BTreeSet::new(),
         }
     }
 
-    /// Returns the handle through which the event loop updates the answers.
-    #[must_use]
-    pub fn updates(&self) -> CheckUpdates {
-        self.updates.clone()
+    /// Serves all tenures, from the first one on.
+    pub(super) async fn serve(updates: CheckUpdates, health: SharedHealth) -> Infallible {
+        loop {
+            let mut pending = updates.next().await;
+            if let Some(Begun { scope, .. }) = pending.begun.take() {
+                let mut serving = Self::new(scope, health, updates);
+                serving.apply(pending).await;
+                return serving.run().await;
+            }
+        }
     }
 
     /// Opens and closes listeners until it is dropped, which closes all.
@@ -181,15 +212,34 @@ impl ServiceHealth {
     async fn apply(&mut self, pending: PendingUpdates) {
         let mut affected = mem::take(&mut self.incomplete);
         let mut closing = Vec::new();
+        let mut changes: Vec<_> = Vec::new();
+        if let Some(Begun { scope, before }) = pending.begun {
+            changes.extend(before);
+            self.scope = scope;
+            affected.extend(self.checks.keys().cloned());
+            self.unconfirmed.clone_from(&affected);
+        }
+        let n_before = changes.len();
+        changes.extend(pending.checks);
         if let Some(addresses) = pending.addresses {
             self.addresses = addresses;
             affected.extend(self.checks.keys().cloned());
         }
-        for (service, check) in pending.checks {
+        for (place, (service, check)) in changes.into_iter().enumerate() {
+            if place < n_before {
+                self.unconfirmed.insert(service.clone());
+            } else {
+                self.unconfirmed.remove(&service);
+            }
             if let Some(check) = check {
                 self.put(&service, check, &mut closing);
                 affected.insert(service);
             } else {
+                closing.extend(self.checks.remove(&service).map(|check| check.listeners));
+            }
+        }
+        if pending.is_all {
+            for service in mem::take(&mut self.unconfirmed) {
                 closing.extend(self.checks.remove(&service).map(|check| check.listeners));
             }
         }
@@ -205,7 +255,7 @@ impl ServiceHealth {
         }
         let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
         let failing = self.incomplete.iter().filter_map(|service| self.checks.get(service));
-        let own = &self.metrics.own;
+        let own = &self.scope.metrics.own;
         own.health_check_listen_failures.set(count(failing.map(|check| check.failing.len()).sum()));
         own.health_checks.set(count(self.checks.len()));
     }
@@ -217,7 +267,7 @@ impl ServiceHealth {
         new: HealthCheck,
         closing: &mut Vec<HashMap<SocketAddr, Listener>>,
     ) {
-        let families = self.families.iter().copied();
+        let families = self.scope.families.iter().copied();
         let families: Vec<Family> = families.filter(|it| new.local(*it).is_some()).collect();
         let check = self.checks.entry(service.clone()).or_insert_with(|| ServedCheck {
             port: new.port,
@@ -267,7 +317,7 @@ impl ServiceHealth {
                         let failure = ListenFailure { service: service.clone(), address, reason };
                         warn!("{failure}");
                         // A full or closed channel drops the failure. Log and metric still have it.
-                        drop(self.failures.try_send(failure));
+                        drop(self.scope.failures.try_send(failure));
                     }
                     self.incomplete.insert(service.clone());
                 }
@@ -289,7 +339,7 @@ impl ServiceHealth {
             Family::V4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             Family::V6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
         };
-        let networks = match &self.node_port_addresses {
+        let networks = match &self.scope.node_port_addresses {
             NodePortAddresses::All => return vec![everywhere],
             NodePortAddresses::Primary(besides)
                 if besides
@@ -335,22 +385,6 @@ impl ServedCheck {
         }
         self.failing.insert(address, Failing { reason: reason.to_owned(), reported: now });
         true
-    }
-}
-
-// === impl Listener ===
-
-impl Listener {
-    /// Ends it, and waits until its port is free.
-    async fn close(mut self) {
-        self.0.abort();
-        drop((&mut self.0).await);
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        self.0.abort();
     }
 }
 

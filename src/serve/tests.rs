@@ -3,16 +3,23 @@
 use std::io;
 use std::sync::Mutex;
 
+use axum::Router;
 use rustix::io::Errno;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
+use std::num::NonZeroU16;
+
+use plan::local::HealthCheck;
 use plan::mode::Mode;
+use plan::model::ServiceName;
 
 use super::*;
+use crate::serve::listen::Server;
 use crate::serve::pages::ServedMode;
+use crate::serve::service_health::NodeAddresses;
 
 /// An answer to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -94,7 +101,7 @@ async fn running(options: Options) -> Running {
     let (failures, _) = mpsc::channel(1);
     let [health_address, metrics_address] =
         [options.health_address.unwrap(), options.metrics_address.unwrap()];
-    let servers = Servers::new(options, failures).unwrap();
+    let servers = Servers::new(options, failures, Listeners::new()).unwrap();
     let (health, metrics) = (servers.health(), servers.metrics());
     let task = tokio::spawn(servers.run());
     // Both listen as soon as the task has run once.
@@ -296,13 +303,15 @@ async fn servers_that_cannot_listen_end_and_close_what_they_had() {
     options.metrics_address = Some(taken.local_addr().unwrap());
     let health_address = options.health_address.unwrap();
     let (failures, _) = mpsc::channel(1);
-    let ended = Servers::new(options, failures).unwrap().run().await;
+    let ended = Servers::new(options, failures, Listeners::new()).unwrap().run().await;
     assert_eq!(ended.unwrap_err().server, Server::Metrics);
-    assert!(TcpStream::connect(health_address).await.is_err());
+    while TcpStream::connect(health_address).await.is_ok() {
+        tokio::task::yield_now().await;
+    }
 }
 
 #[tokio::test]
-async fn dropping_the_servers_closes_everything() {
+async fn dropping_the_servers_and_their_listeners_closes_everything() {
     let servers = running(options()).await;
     let mut idle = TcpStream::connect(servers.metrics_address).await.unwrap();
     assert_eq!(get(servers.metrics_address, "/proxyMode").await.status, 200);
@@ -360,4 +369,106 @@ async fn a_header_is_waited_for_as_long_as_an_idle_connection() {
     assert!(!String::from_utf8_lossy(&rest).contains("200"), "{rest:?}");
     assert!(started.elapsed() <= Duration::from_secs(76), "{:?}", started.elapsed());
     task.abort();
+}
+
+/// A request on a connection that stays open, and the status of the answer.
+async fn ask_on(stream: &mut TcpStream, path: &str) -> String {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: n1\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = vec![0; 4_096];
+    let length = stream.read(&mut answer).await.unwrap();
+    String::from_utf8_lossy(&answer[..length]).into_owned()
+}
+
+fn options_at(health: SocketAddr, metrics: SocketAddr, mode: Mode) -> Options {
+    let mut options = options();
+    (options.health_address, options.metrics_address) = (Some(health), Some(metrics));
+    options.node_port_addresses = NodePortAddresses::Networks(vec!["127.0.0.0/8".parse().unwrap()]);
+    options.pages.mode.effective = mode;
+    options
+}
+
+fn mk_check(name: &str, address: SocketAddr) -> (ServiceName, Option<HealthCheck>) {
+    let port = NonZeroU16::new(address.port()).unwrap();
+    (ServiceName::new("ns", name), Some(HealthCheck { port, local_v4: Some(1), local_v6: None }))
+}
+
+#[tokio::test]
+async fn a_switch_closes_no_listener_and_no_connection() {
+    let [health, metrics, first, second] = [(); 4].map(|()| free_address());
+    let listeners = Listeners::new();
+    let begin = |options: Options| {
+        let (failures, _) = mpsc::channel(1);
+        Servers::new(options, failures, Arc::clone(&listeners)).unwrap()
+    };
+    let servers = begin(options_at(health, metrics, Mode::Ipvs));
+    servers.health().node_leaving(false);
+    let served = tokio::spawn(servers.run());
+    let local = NodeAddresses { local: vec![[127, 0, 0, 1].into()], node: Vec::new() };
+    let checks = [mk_check("first", first), mk_check("second", second)];
+    listeners.checks.round(checks, Some(local.clone()));
+    for address in [health, metrics, first, second] {
+        until_listening(address).await;
+    }
+    let mut of_health = TcpStream::connect(health).await.unwrap();
+    let mut of_metrics = TcpStream::connect(metrics).await.unwrap();
+    let mut of_check = TcpStream::connect(first).await.unwrap();
+    assert!(ask_on(&mut of_metrics, "/proxyMode").await.ends_with("\r\n\r\nipvs"));
+
+    // Between two tenures, everything is answered.
+    served.abort();
+    assert!(served.await.unwrap_err().is_cancelled());
+    for (stream, path) in
+        [(&mut of_health, "/healthz"), (&mut of_metrics, "/healthz"), (&mut of_check, "/")]
+    {
+        assert!(ask_on(stream, path).await.starts_with("HTTP/1.1 200 OK"));
+    }
+    for address in [health, first, second] {
+        assert_eq!(get(address, "/healthz").await.status, 200);
+    }
+
+    // The next one has planned one of the Services so far.
+    let servers = begin(options_at(health, metrics, Mode::Iptables));
+    let observed = servers.health();
+    let _served = tokio::spawn(servers.run());
+    listeners.checks.round([mk_check("second", second)], Some(local));
+    while !ask_on(&mut of_metrics, "/proxyMode").await.ends_with("\r\n\r\niptables") {}
+    for (stream, path) in [(&mut of_health, "/healthz"), (&mut of_check, "/")] {
+        assert!(ask_on(stream, path).await.starts_with("HTTP/1.1 200 OK"), "{path}");
+    }
+    assert!(observed.lock().is_healthy(Moment::now()));
+    listeners.checks.planned_all();
+    while TcpStream::connect(first).await.is_ok() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(get(second, "/").await.status, 200);
+    assert_eq!(get(health, "/healthz").await.status, 200);
+}
+
+#[tokio::test]
+async fn changed_addresses_are_moved() {
+    let [health, metrics, other] = [(); 3].map(|()| free_address());
+    let listeners = Listeners::new();
+    let begin = async |options: Options| {
+        let (failures, _) = mpsc::channel(1);
+        let servers = Servers::new(options, failures, Arc::clone(&listeners)).unwrap();
+        tokio::spawn(servers.run())
+    };
+    let served = begin(options_at(health, metrics, Mode::Ipvs)).await;
+    until_listening(health).await;
+    served.abort();
+    drop(served.await);
+    let served = begin(options_at(other, metrics, Mode::Ipvs)).await;
+    until_listening(other).await;
+    while TcpStream::connect(health).await.is_ok() {
+        tokio::task::yield_now().await;
+    }
+    served.abort();
+    drop(served.await);
+    // The same port at another address.
+    let everywhere = SocketAddr::from(([0, 0, 0, 0], other.port()));
+    let served = begin(options_at(everywhere, metrics, Mode::Ipvs)).await;
+    let second = SocketAddr::from(([127, 0, 0, 2], other.port()));
+    until_listening(second).await;
+    assert!(!served.is_finished());
 }

@@ -95,7 +95,7 @@ fn until_served(running: &Running, wanted: &Configuration) -> anyhow::Result<()>
         }
         if started.elapsed() >= LIMIT {
             let now = served.map_or_else(|error| error, |mode| format!("it serves in mode {mode}"));
-            let why = host::check(wanted).err().map_or_else(
+            let why = host::check(wanted, &[]).err().map_or_else(
                 || "its log and the Event ModeSwitchFailed of the Node say why".to_owned(),
                 |error| format!("{error:#}"),
             );

@@ -10,9 +10,10 @@ use hyper::body::Bytes;
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use plan::mode::Mode;
+use plan::model::Family;
 use tokio::time::timeout;
 
-use crate::serve::metrics::own::{RELAY_CONNECTIONS, RELAY_UDP_CLIENTS};
+use crate::serve::metrics::own::{FAMILY_SERVED, RELAY_CONNECTIONS, RELAY_UDP_CLIENTS};
 
 /// Longest time for an answer.
 const LIMIT: Duration = Duration::from_secs(2);
@@ -54,6 +55,22 @@ pub(super) fn relayed(address: SocketAddr) -> Result<Option<Relayed>, String> {
     Ok(connections
         .zip(udp_clients)
         .map(|(connections, udp_clients)| Relayed { connections, udp_clients }))
+}
+
+/// Asks `/metrics` for the families that are served.
+///
+/// # Errors
+/// When nothing answers: in words.
+pub(super) fn families(address: SocketAddr) -> Result<Vec<Family>, String> {
+    Ok(families_in(&ask(address, "metrics", LONGEST_METRICS)?))
+}
+
+fn families_in(metrics: &str) -> Vec<Family> {
+    let is_served = |family: &Family| {
+        let sample = format!("{FAMILY_SERVED}{{family=\"{family}\"}} 1");
+        metrics.lines().any(|line| line == sample)
+    };
+    Family::BOTH.into_iter().filter(is_served).collect()
 }
 
 /// An unspecified address is reached at localhost.
@@ -120,6 +137,13 @@ mod tests {
         let answer = ask((Ipv4Addr::UNSPECIFIED, address.port()).into());
         server.join().unwrap();
         answer
+    }
+
+    #[test]
+    fn families_are_those_whose_sample_is_1() {
+        let body = "kube_ipvs_family_served{family=\"IPv4\"} 1\nkube_ipvs_family_served{family=\"IPv6\"} 0\n";
+        let served = ask_server("/metrics", "200 OK", body.to_owned(), families);
+        assert_eq!(served, Ok(vec![Family::V4]));
     }
 
     #[test]

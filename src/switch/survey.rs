@@ -32,8 +32,17 @@ pub(super) fn run(running: &Running, mode: Mode, out: &mut impl Write) -> anyhow
     }
     match configured.for_mode(&running.arguments, mode) {
         Err(reason) => reasons.push(reason.to_string()),
-        Ok(wanted) => match host::check(&wanted) {
-            Ok(()) => writeln!(out, "host: can do mode {mode}")?,
+        Ok(wanted) => match host::check(
+            &wanted,
+            &served::families(configured.served.metrics).unwrap_or_default(),
+        ) {
+            Ok(()) => {
+                writeln!(out, "host: can do mode {mode}")?;
+                let proc_sys = Path::new(sysctl::ROOT);
+                if let Some(lack) = host::lack_of_localhost_node_ports(&wanted, proc_sys) {
+                    writeln!(out, "localhost: {lack}")?;
+                }
+            }
             Err(reason) => reasons.push(format!("{reason:#}")),
         },
     }

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -28,11 +28,17 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     pub(crate) fn new() -> Self {
+        Self::reached_by(false)
+    }
+
+    /// The same with an API server that is reached by IPv6, or by IPv4.
+    pub(crate) fn reached_by(is_ipv6: bool) -> Self {
         let spec =
             ClusterSpec { nodes: vec![NodeSpec { pods: 2 }; 2], clients: 2, ..Default::default() };
         let bed = Bed::with(&spec);
         let host = bed.cluster.client(2).unwrap();
-        let listen = SocketAddr::from((host.ipv4, 6443));
+        let address = host.ipv6.filter(|_| is_ipv6).map_or(IpAddr::V4(host.ipv4), IpAddr::V6);
+        let listen = SocketAddr::from((address, 6443));
         let options = Options {
             listen,
             tokens: vec!["secret".into()],

@@ -7,6 +7,7 @@
 
 mod affinity;
 mod api;
+mod api_server_address;
 mod arp;
 mod balance;
 mod choices;
@@ -24,6 +25,7 @@ mod flows_move;
 mod handover;
 mod hints;
 mod host;
+mod host_firewall;
 mod iptables_mode;
 mod killed;
 mod lacking;

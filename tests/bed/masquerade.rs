@@ -56,6 +56,24 @@ fn a_cluster_address_masquerades_what_is_not_local_pod_traffic() {
     }
 }
 
+/// The network of the pods may contain the service range, or be it: the node's own connections have a
+/// cluster IP as their source, and still are no pods'.
+#[test]
+fn the_nodes_own_connections_are_masqueraded_although_cluster_cidr_contains_the_service_range() {
+    let bed = Bed::new();
+    bed.manifests.apply(&web([bed.pod(2, 1)])).unwrap();
+    let node = set(&["192.168.0.11", "fd00:192::11"]);
+    for cluster_cidr in ["10.0.0.0/8,fd00::/16", "10.96.0.0/12,fd00:96::/108"] {
+        let proxy = bed.start(&[&format!("--cluster-cidr={cluster_cidr}")]);
+        assert_eq!(seen(&bed, bed.node()), node, "{cluster_cidr}");
+        let pod = seen(&bed, &bed.pod(1, 2).namespace);
+        if cluster_cidr.starts_with("10.0.0.0/8") {
+            assert_eq!(pod, set(&["10.244.1.12", "fd00:244:1::12"]));
+        }
+        proxy.stop().unwrap();
+    }
+}
+
 #[test]
 fn external_frontends_masquerade_all_clients() {
     let bed = Bed::new();

@@ -2,11 +2,13 @@
 //! ends.
 
 use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use bed::{Connection, Protocol, Proxy, Question};
 
-use crate::cluster::{Cluster, get};
+use crate::cluster::{Cluster, get, mk_web, status};
 use crate::fixture::{Bed, TARGET, ip};
 use crate::ports_again::lack_copies;
 
@@ -130,6 +132,55 @@ fn an_order_switches_the_running_process_there_and_back() {
 }
 
 #[test]
+fn no_check_of_a_load_balancer_fails_during_a_switch() {
+    let cluster = Cluster::in_mode("ipvs", OWN);
+    let bed = &cluster.bed;
+    let mut service = mk_web(bed, &[(1, 1)]);
+    service.cluster.truncate(1);
+    service.load_balancer = vec![ip("203.0.113.5")];
+    service.more = vec!["externalTrafficPolicy: Local".into(), "healthCheckNodePort: 31000".into()];
+    cluster.apply_service(&service);
+    let _proxy = cluster.start(1);
+    let checks = [
+        (bed.client(), "192.168.0.11:10256", "/healthz"),
+        (bed.client(), "192.168.0.11:10256", "/livez"),
+        (bed.client(), "192.168.0.11:10256", "/readyz"),
+        (bed.client(), "192.168.0.11:31000", "/"),
+        (bed.node(), "127.0.0.1:10249", "/metrics"),
+    ];
+    for (from, address, path) in checks {
+        bed.wait_until("it says yes", || status(from, address, path) == "200");
+    }
+    let done = AtomicBool::new(false);
+    let polled = thread::scope(|scope| {
+        let polling = checks.map(|(from, address, path)| {
+            let done = &done;
+            scope.spawn(move || {
+                let (mut count, mut others) = (0, Vec::new());
+                while !done.load(Ordering::Relaxed) {
+                    let answer = status(from, address, path);
+                    count += 1;
+                    if answer != "200" {
+                        others.push(format!("{address}{path}: {answer}"));
+                    }
+                }
+                (count, others)
+            })
+        });
+        let switched = ["iptables", "ipvs"].map(|mode| switch(bed, &[&format!("--to={mode}")]));
+        done.store(true, Ordering::Relaxed);
+        for said in switched {
+            said.unwrap();
+        }
+        polling.map(|one| one.join().unwrap())
+    });
+    for (count, others) in polled {
+        assert!(count > 20, "{count}");
+        assert_eq!(others, Vec::<String>::new());
+    }
+}
+
+#[test]
 fn a_mode_in_the_configuration_file_is_taken_on_and_one_that_cannot_be_is_not() {
     let bed = mk_bed();
     let path = bed.configuration("file", OWN);
@@ -179,7 +230,7 @@ fn a_node_goes_back_to_its_mode_if_the_other_cannot_begin_after_all() {
     mk_connection(bed);
     // It is left alone for minutes: each attempt interrupts health and metrics. One that came at once
     // would have failed by now.
-    std::thread::sleep(PATIENCE / 3);
+    thread::sleep(PATIENCE / 3);
     assert_eq!(proxy.log().unwrap().matches("and goes back to the mode before").count(), 1);
 
     // Another content is taken on at once.

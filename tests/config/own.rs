@@ -12,7 +12,7 @@ use kube_ipvs::source::FollowNodes;
 use plan::capacity::Capacity;
 use plan::mode::Mode;
 use plan::scheduler::SchedulerName;
-use plan::settings::{Limits, ShortCircuitNetworks};
+use plan::settings::{AcceptServiceTraffic, Limits, ShortCircuitNetworks};
 
 use crate::{from_file, from_flags, load_file};
 
@@ -38,6 +38,9 @@ fn problem(kube_proxy: &str, own: &str) -> String {
 fn without_a_word_everything_is_as_kube_proxy_has_it() {
     for configuration in [from_flags(&[]), from("", ""), from("", "shortCircuit: {}\n")] {
         assert_eq!(configuration.follow_nodes, FollowNodes::Auto);
+        let accepted = configuration.settings.accept_service_traffic;
+        assert_eq!(accepted, AcceptServiceTraffic::Always);
+        assert_eq!(configuration.settings.health_port, Some(10_256));
         assert!(!configuration.localhost_node_ports);
         assert_eq!(configuration.estimators, EstimatorSettings::default());
         assert_eq!(configuration.service_addresses_arp, ServiceAddressesArp::Answered);
@@ -79,6 +82,29 @@ fn every_setting_is_read() {
 }
 
 #[test]
+fn service_traffic_is_let_in_unless_the_operator_leaves_it_to_the_host() {
+    let accepted = |word: &str| {
+        from("", &format!("acceptServiceTraffic: {word}\n")).settings.accept_service_traffic
+    };
+    assert_eq!(accepted("always"), AcceptServiceTraffic::Always);
+    assert_eq!(accepted("never"), AcceptServiceTraffic::Never);
+}
+
+#[test]
+fn the_health_port_is_at_service_addresses_if_it_is_at_all_addresses() {
+    for (address, expected) in [
+        ("0.0.0.0:10256", Some(10_256)),
+        ("'[::]:8080'", Some(8080)),
+        ("127.0.0.1:10256", None),
+        ("'[::1]:10256'", None),
+        ("192.168.0.11:10256", None),
+    ] {
+        let read = from(&format!("healthzBindAddress: {address}\n"), "");
+        assert_eq!(read.settings.health_port, expected, "{address}");
+    }
+}
+
+#[test]
 fn limits_are_read_each_by_itself() {
     let limits = |text: &str| from("", &format!("limits: {text}\n")).settings.limits;
     assert_eq!(limits("{}"), Limits::default());
@@ -100,6 +126,7 @@ fn limits_are_read_each_by_itself() {
 fn words_that_mean_nothing_are_refused() {
     for (own, expected) in [
         ("followNodes: sometimes", "[followNodes]"),
+        ("acceptServiceTraffic: maybe", "must be one of always, never [acceptServiceTraffic]"),
         ("estimators: {run: sometimes}", "must be one of auto, on, off [estimators.run]"),
         ("estimators: {cpus: all}", "such as 0-3,8 [estimators.cpus]"),
         ("estimators: {nice: 20}", "within the range [-20, 19] [estimators.nice]"),

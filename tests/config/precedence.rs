@@ -8,14 +8,16 @@ use kube_ipvs::config::{Action, LogFormat};
 use kube_ipvs::kernel::rules::Variant;
 use kube_ipvs::kernel::sysctl::ServiceAddressesArp;
 use kube_ipvs::reconcile::Pace;
-use plan::settings::{LocalDetection, NodePortAddresses, Settings};
+use plan::settings::{KUBELET_PORT, Listener, LocalDetection, NodePortAddresses, Settings};
 
 use crate::{from_file, from_flags, load, load_file};
 
 #[test]
 fn without_anything_all_is_as_with_kube_proxy() {
     let configuration = from_flags(&["--hostname-override", " Node1 "]);
-    assert_eq!(configuration.settings, Settings::new("node1"));
+    let listeners = vec![(10_256, Listener::Health), (KUBELET_PORT, Listener::Kubelet)];
+    let expected = Settings { listeners, health_port: Some(10_256), ..Settings::new("node1") };
+    assert_eq!(configuration.settings, expected);
     assert_eq!(configuration.action, Action::Run);
     assert_eq!(configuration.document.mode, "ipvs");
     assert_eq!(configuration.document.detect_local_mode, "ClusterCIDR");

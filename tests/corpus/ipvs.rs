@@ -154,12 +154,7 @@ impl State {
 
     /// Exception: four sets are ours.
     fn without_own_sets(&mut self) {
-        let own = [
-            SetKind::ShortCircuit,
-            SetKind::SpareShortCircuit,
-            SetKind::NoEndpoints,
-            SetKind::NoLocalEndpoints,
-        ];
+        let own = [SetKind::ShortCircuit, SetKind::NoEndpoints, SetKind::NoLocalEndpoints];
         self.sets.retain(|name, _| !own.contains(&SetId::by_name(name).unwrap().kind));
     }
 

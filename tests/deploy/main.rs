@@ -282,9 +282,10 @@ fn what_is_mounted_is_there_and_the_configuration_is_where_the_arguments_say() {
         let mounts = container.volume_mounts.unwrap();
         let mounted: BTreeSet<String> = mounts.iter().map(|mount| mount.name.clone()).collect();
         let mut expected = volumes.clone();
-        // Only the one that serves is asked, and only a privileged one can load modules.
-        let other = if container.name == "host" { "console" } else { "modules" };
-        assert!(expected.remove(other));
+        // Only the one that serves is asked, and only a privileged one can load modules and set sysctls.
+        let others: &[&str] =
+            if container.name == "host" { &["console"] } else { &["modules", "record"] };
+        assert!(others.iter().all(|other| expected.remove(*other)));
         assert_eq!(mounted, expected, "{}", container.name);
         let folder = mounts.iter().find(|mount| mount.name == "config").unwrap();
         let arguments = container.command.unwrap();
@@ -384,5 +385,6 @@ fn the_image_is_put_where_kube_proxy_is_and_a_rollout_waits_for_it() {
     assert!(page.contains(&format!(" {}=registry.example/kube-ipvs", container.name)));
     assert_eq!(container.image, None, "`kubectl set image` is the way, and the way back");
     let probe = container.readiness_probe.as_ref().unwrap().http_get.as_ref().unwrap();
-    assert_eq!(probe.path.as_deref(), Some("/healthz"));
+    assert_eq!(probe.path.as_deref(), Some("/readyz"));
+    assert!(page.contains("\"readinessProbe\":null"), "the way back takes the probe out");
 }

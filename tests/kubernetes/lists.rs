@@ -33,6 +33,7 @@ async fn a_list_as_a_stream() {
     );
     assert_eq!(world.said.applied["Node"], 1);
     assert_eq!(world.said.leaving, [false]);
+    assert_eq!(world.said.api_server, [world.server.address()]);
     assert_eq!(world.said.warnings, Vec::<String>::new());
     let requests = world.server.requests();
     assert_eq!(requests.len(), 3, "{requests:?}");

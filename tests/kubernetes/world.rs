@@ -1,7 +1,7 @@
 //! A server, the source that follows it, and what the source has said.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -67,6 +67,8 @@ pub(crate) struct Said {
     pub(crate) leaving: Vec<bool>,
     pub(crate) triggered: usize,
     pub(crate) complete: usize,
+    /// Addresses of the API server.
+    pub(crate) api_server: Vec<SocketAddr>,
     /// The last Service that was applied: its ports.
     pub(crate) ports: Vec<u16>,
 }
@@ -280,6 +282,9 @@ impl Said {
             SourceEvent::Change(Event::OtherNodeRemoved(name)) => {
                 self.remove(format!("other node {name}"));
                 self.others.remove(&*name);
+            }
+            SourceEvent::Change(Event::ApiServerAddresses(addresses)) => {
+                self.api_server = addresses;
             }
             SourceEvent::Change(
                 Event::LocalAddresses(_)

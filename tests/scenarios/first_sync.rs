@@ -1,5 +1,6 @@
 //! From nothing, or from what a former run left, to a kernel in sync.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -252,5 +253,45 @@ async fn endpoints_that_change_during_the_takeover_do_not_wait_for_its_end() {
     let (before, whole) = (n_reads.load(Ordering::Relaxed), 4_000 / 256);
     assert!(before <= 3, "{before} of {whole} rounds came before");
     world.compared().await;
+    world.assert_converged(&[]);
+}
+
+/// A change that comes while thousands of addresses are removed does not wait for the last of them.
+#[tokio::test(start_paused = true)]
+async fn changes_are_written_between_the_removals_at_the_end() {
+    let world = World::in_sync(&[tcp(1, &[1])]).await;
+    let old: Vec<IpAddr> = (0..5_000_u16)
+        .map(|number| {
+            let [high, low] = number.to_be_bytes();
+            if number % 2 == 0 {
+                IpAddr::from([10, 97, high, low])
+            } else {
+                IpAddr::from([0xfd00, 0x97, 0, 0, 0, 0, 0, number])
+            }
+        })
+        .collect();
+    world.fake.disturb(|kernel| kernel.addresses.extend(&old));
+    let mut world = World::on(world.stop().await, Pace::default());
+    let service = tcp(1, &[1]);
+    let change = Event::SliceApplied(Box::new(slice(&service.0, &[1, 2])));
+    world.feed(&[service]).await;
+    world.heard(change.clone());
+    // It comes with the first address that is removed.
+    let (source, mut change) = (world.sender(), Some(change));
+    world.fake.interfere(move |call, _| {
+        if let KernelCall::Writing(Op::UnbindAddress(_)) = call
+            && let Some(event) = change.take()
+        {
+            source.try_send(Input::Change(event)).unwrap();
+        }
+        FakeAnswer::Honest
+    });
+    world.complete().await;
+    let log = world.fake.take_log();
+    let unbound = |ops: &[Op]| ops.iter().filter(|op| matches!(op, Op::UnbindAddress(_))).count();
+    let added = log.iter().position(|op| matches!(op, Op::AddRealServer(..))).expect("it is added");
+    let (before, after) = log.split_at(added);
+    assert_eq!(unbound(&log), 5_000);
+    assert!(unbound(before) <= 2_048 && unbound(after) > 0, "{} before", unbound(before));
     world.assert_converged(&[]);
 }

@@ -355,3 +355,34 @@ async fn there_and_back_leaves_a_node_that_is_served_all_the_time() {
         fake = stopped(world).await;
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_family_of_which_most_is_refused_goes_on_by_the_former_rules() {
+    for is_address in [true, false] {
+        let fake = led_by_rules().await;
+        let violations = watch(&fake, usize::MAX);
+        let n_refused = AtomicUsize::new(0);
+        fake.refuse(60, RefusalClass::Other, move |op| {
+            let is_it = match op {
+                Op::BindAddress(_) => is_address,
+                Op::CreateVirtualServer(..) => !is_address,
+                _ => false,
+            };
+            // All of them, more than once.
+            is_it && n_refused.fetch_add(1, Ordering::Relaxed) < 60
+        });
+        let mut world = started(fake).await;
+        world.until("held up", |status, _| status.is_held_up).await;
+        tokio::time::sleep(Duration::from_secs(120)).await;
+        assert!(is_led_by_rules(&world.fake.actual()));
+        assert_eq!((world.now().in_sync_once, world.now().is_carried), (false, false));
+        let report = held_up(&world).remove(0);
+        let op =
+            if is_address { "needs: add address 10.96." } else { "needs: create virtual server" };
+        assert!(report.contains(op), "{report}");
+        world.until("in sync", |status, _| status.in_sync_once && status.is_carried).await;
+        assert!(!world.now().is_held_up && !is_led_by_rules(&world.fake.actual()));
+        assert_eq!(*violations.lock().unwrap(), [""; 0]);
+        world.assert_converged(&[]);
+    }
+}

@@ -8,6 +8,7 @@
 #![cfg(test)]
 
 mod addresses;
+mod api_server;
 mod audit;
 mod changes;
 mod console;

@@ -12,8 +12,8 @@ use crate::model::{Family, Service, ServicePort};
 use crate::problem::{AddressField, Problem};
 use crate::settings::Settings;
 
-/// A Service's addresses of one family, without those that no Service can have; in IPVS mode also
-/// without those of other nodes and short circuits.
+/// A Service's addresses of one family, without those that no Service can have, and the API server's;
+/// in IPVS mode also without those of other nodes, pods and short circuits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Addresses {
     family: Family,
@@ -37,6 +37,7 @@ impl Addresses {
         settings: &Settings,
         problems: &mut Vec<Problem>,
     ) -> Self {
+        let cluster = service.cluster_address(family);
         let mut keep = |field: AddressField, address: IpAddr, possible: bool| {
             if Family::of(address) != family {
                 return false;
@@ -51,21 +52,31 @@ impl Addresses {
                 AddressField::LoadBalancer => !settings.load_balancers_before_nodes,
             };
             let node = facts.other_node(address).filter(|_| yields && is_outer);
+            // No operator can allow this one: without its API server a node hears of no correction.
+            // Rules are about a port, and lead only that one elsewhere.
+            let takes =
+                |port: u16| is_outer || service.ports.iter().any(|it| it.port.get() == port);
+            let is_api_server =
+                field != AddressField::Cluster && facts.api_server_ports(address).any(takes);
+            let pods = facts.pod_network_around(address, cluster, settings).filter(|_| is_outer);
             let network = settings.short_circuit_networks.around(address).filter(|_| is_outer);
-            let problem = match (node, network) {
+            let problem = match (node, network, pods) {
                 _ if !possible => Problem::ImpossibleAddress { field, address },
-                (Some(node), _) => {
+                _ if is_api_server => Problem::AddressOfApiServer { field, address },
+                (Some(node), ..) => {
                     Problem::AddressOfNode { field, address, node: Arc::clone(node) }
                 }
-                (None, Some(network)) => {
+                (None, Some(network), _) => {
                     Problem::InsideShortCircuitNetwork { field, address, network }
                 }
-                (None, None) => return true,
+                (None, None, Some(network)) => {
+                    Problem::InsidePodNetwork { field, address, network }
+                }
+                (None, None, None) => return true,
             };
             problems.push(problem);
             false
         };
-        let cluster = service.cluster_address(family);
         let cluster = cluster.filter(|a| keep(AddressField::Cluster, *a, can_be_bound(*a)));
         let external = service.external.iter().copied();
         let external =

@@ -45,12 +45,13 @@ impl RuleSet {
             Chain { table: Table::Filter, name: "KUBE-FORWARD", rules: forward(settings) },
         ];
         let of_services = chains_of_services(Mode::Iptables, family);
-        let firewall = Chain {
+        // The kubelet has none of IPv6 either.
+        let firewall = (family == Family::V4).then(|| Chain {
             table: Table::Filter,
             name: "KUBE-FIREWALL",
-            rules: firewall(family, settings).into_iter().collect(),
-        };
-        let shared = of_services.chain([firewall]).collect();
+            rules: firewall(settings).into_iter().collect(),
+        });
+        let shared = of_services.chain(firewall).collect();
         Self::of_mode(Mode::Iptables, family, chains, shared).with_copies(family, settings)
     }
 }
@@ -77,9 +78,8 @@ fn forward(settings: &RuleSetSettings) -> Vec<String> {
 
 /// Node ports on loopback addresses need `route_localnet`, with which other hosts of the network
 /// could reach what listens on loopback addresses. This rule forbids it.
-fn firewall(family: Family, settings: &RuleSetSettings) -> Option<String> {
-    let is_needed = family == Family::V4 && settings.optional().localhost_node_ports;
-    is_needed.then(|| {
+fn firewall(settings: &RuleSetSettings) -> Option<String> {
+    settings.optional().localhost_node_ports.then(|| {
         "! -s 127.0.0.0/8 -d 127.0.0.0/8 -m comment --comment \"block incoming localnet \
          connections\" -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP"
             .to_owned()

@@ -174,7 +174,6 @@ impl<'a> Compiler<'a> {
             entries: vec![entry],
             refusal: refusal(&frontend, &port.choice, local),
             short_circuit_of: None,
-            is_spare: false,
         };
         let ranges = (set(SetKind::LoadBalancerSourceCidr, frontend.family()), 0);
         if self.budget.take_frontend(1, served.real_servers.len(), ranges) {
@@ -282,7 +281,6 @@ impl<'a> Compiler<'a> {
             entries,
             refusal: refusal(&frontend, choice, local),
             short_circuit_of: None,
-            is_spare: false,
         };
         let served_for = self.claim(port.index, frontend, served);
         // One that is its cluster address as well has what the policy for that promises.

@@ -83,8 +83,7 @@ impl Desired {
 
     /// Difference to what there was before these changes. All of them are one: what one Service
     /// gives up and another takes on stays as it is.
-    pub(crate) fn finish(&mut self, mut changes: Changes) -> Change {
-        self.resolve_spares(&mut changes);
+    pub(crate) fn finish(&mut self, changes: Changes) -> Change {
         let change = changes.finish(self);
         self.n_open = self.n_open + change.after.open - change.before.open;
         self.n_real_servers += change.after.real_servers;
@@ -104,7 +103,7 @@ impl Desired {
     pub fn flow_targets(&self, frontend: &Frontend) -> Option<impl Iterator<Item = SocketAddr>> {
         let owner = self.claimants.owner(frontend)?;
         let fragment = self.fragments.get(owner)?;
-        let claims = fragment.claim(frontend).into_iter().chain(fragment.short_circuits(*frontend));
+        let claims = fragment.claim(frontend).into_iter().chain(fragment.short_circuit(frontend));
         Some(claims.flat_map(|claim| claim.real_servers.iter()).map(RealServer::socket))
     }
 
@@ -218,19 +217,11 @@ impl Desired {
         self.missed(service).count()
     }
 
-    /// The claims of a Service that others have before it, and that it would need. Of two short
-    /// circuits, one is enough, and that both are missing is said of the first one.
+    /// The claims of a Service that others have before it.
     fn missed<'a>(&'a self, service: &'a ServiceName) -> impl Iterator<Item = &'a Claim> {
         let fragment = self.fragments.get(service);
         let lacking = self.claimants.lacked_by(service);
-        let owns = move |claim: &Claim| self.claimants.owner(&claim.frontend) == Some(service);
-        lacking.filter_map(move |frontend| {
-            let claim = fragment?.claim(frontend)?;
-            let Some(of) = claim.short_circuit_of else { return Some(claim) };
-            let has_short_circuit = fragment?.short_circuits(of).any(owns);
-            let is_second = claim.is_spare && has_first_short_circuit(fragment?, claim);
-            (!has_short_circuit && !is_second).then_some(claim)
-        })
+        lacking.filter_map(move |frontend| fragment?.claim(frontend))
     }
 
     /// The claim by which a Service has a frontend.
@@ -266,59 +257,12 @@ impl Desired {
         }
         changes.uncount(&mut self.entries, only_in_second(&new.entries, &gone.entries));
         changes.count(&mut self.entries, only_in_second(&gone.entries, &new.entries));
-        for first in different.iter().filter_map(|frontend| former.claim(frontend)) {
-            let spares = first
-                .short_circuit_of
-                .into_iter()
-                .flat_map(|frontend| new.short_circuits(frontend));
-            let spares = spares.filter(|short_circuit| short_circuit.is_spare);
-            changes.spares.extend(spares.map(|spare| (service.clone(), spare.frontend)));
-        }
         if let Some(fragment) = fragment {
             self.fragments.insert(service.clone(), fragment);
             for frontend in &different {
                 self.claim(service, frontend, changes);
             }
         }
-    }
-
-    /// Has spare short circuits claimed where the first one is another Service's, and given up
-    /// where it is not. This comes after all claims to first short circuits: no spare short circuit
-    /// is one.
-    fn resolve_spares(&mut self, changes: &mut Changes) {
-        for (service, frontend) in std::mem::take(&mut changes.spares) {
-            let Some(fragment) = self.fragments.get(&service) else { continue };
-            let Some(claim) = fragment.claim(&frontend) else { continue };
-            let rank = rank_of(&service, claim);
-            let is_needed = self.is_needed(&service, fragment, claim);
-            let is_claimed = self.claimants.has_claim(&frontend, &rank);
-            if is_needed && !is_claimed {
-                changes.before_frontend(self, frontend);
-                self.contend(rank, &frontend, changes);
-            } else if !is_needed && is_claimed {
-                let held = self.held(&service, fragment, claim);
-                changes.before_frontend(self, frontend);
-                self.withdraw(&frontend, &rank, &held, changes);
-            }
-        }
-    }
-
-    /// True if a claim counts. A claim to a spare short circuit does unless this Service has the
-    /// first short circuit.
-    fn is_needed(&self, service: &ServiceName, fragment: &Fragment, claim: &Claim) -> bool {
-        let Some(frontend) = claim.short_circuit_of.filter(|_| claim.is_spare) else { return true };
-        let mut firsts =
-            fragment.short_circuits(frontend).filter(|short_circuit| !short_circuit.is_spare);
-        firsts.all(|first| self.claimants.owner(&first.frontend) != Some(service))
-    }
-
-    /// Has a Service's spare short circuit looked at, because this first short circuit has come to
-    /// it or gone.
-    fn note_spares(&self, service: &ServiceName, first: &Frontend, changes: &mut Changes) {
-        let fragment = self.fragments.get(service);
-        let claim = fragment.and_then(|fragment| Some((fragment, fragment.claim(first)?)));
-        let spares = claim.into_iter().flat_map(|(fragment, claim)| fragment.spares_of(claim));
-        changes.spares.extend(spares.map(|spare| (service.clone(), spare.frontend)));
     }
 
     /// Gives up a claim, and what was held by it, if it was.
@@ -341,23 +285,14 @@ impl Desired {
     fn claim(&mut self, service: &ServiceName, frontend: &Frontend, changes: &mut Changes) {
         let Some(fragment) = self.fragments.get(service) else { return };
         let Some(claim) = fragment.claim(frontend) else { return };
-        if claim.is_spare {
-            changes.spares.insert((service.clone(), *frontend));
-        } else {
-            self.contend(rank_of(service, claim), frontend, changes);
-        }
-    }
-
-    fn contend(&mut self, rank: ClaimRank, frontend: &Frontend, changes: &mut Changes) {
+        let rank = rank_of(service, claim);
         let owner = self.claimants.owner(frontend).and_then(|owner| self.rank(owner, frontend));
-        let service = rank.service.clone();
         match self.claimants.claim(*frontend, rank, owner, &mut changes.contenders) {
-            Claimed::Waits => self.note_spares(&service, frontend, changes),
-            Claimed::Free => self.hold(frontend, &service, changes),
+            Claimed::Waits => {}
+            Claimed::Free => self.hold(frontend, service, changes),
             Claimed::From(former) => {
                 self.release(&self.held_by(&former, frontend), changes);
-                self.note_spares(&former, frontend, changes);
-                self.hold(frontend, &service, changes);
+                self.hold(frontend, service, changes);
             }
         }
     }
@@ -369,7 +304,6 @@ impl Desired {
         if let Some(address) = held.address {
             changes.bind(&mut self.addresses, address);
         }
-        self.note_spares(service, frontend, changes);
     }
 
     fn release(&mut self, held: &Held, changes: &mut Changes) {
@@ -393,10 +327,9 @@ impl Desired {
         if claim.short_circuit_of.as_ref().is_some_and(owns) {
             entries.extend(claim.leading_entry());
         }
-        let short_circuits = fragment
-            .short_circuits(claim.frontend)
-            .filter(|short_circuit| owns(&short_circuit.frontend));
-        entries.extend(short_circuits.filter_map(Claim::leading_entry));
+        let short_circuit = fragment.short_circuit(&claim.frontend);
+        let short_circuit = short_circuit.filter(|short_circuit| owns(&short_circuit.frontend));
+        entries.extend(short_circuit.and_then(Claim::leading_entry));
         Held { entries, address: claim.bound() }
     }
 
@@ -404,14 +337,6 @@ impl Desired {
         let fragment = self.fragments.get(service)?;
         fragment.claim(frontend).map(|claim| rank_of(service, claim))
     }
-}
-
-/// True if the frontend of a spare short circuit has a first one.
-fn has_first_short_circuit(fragment: &Fragment, spare: &Claim) -> bool {
-    let frontend = spare.short_circuit_of.into_iter();
-    frontend
-        .flat_map(|frontend| fragment.short_circuits(frontend))
-        .any(|short_circuit| !short_circuit.is_spare)
 }
 
 fn rank_of(service: &ServiceName, claim: &Claim) -> ClaimRank {

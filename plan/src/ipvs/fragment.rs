@@ -15,7 +15,7 @@ pub struct Fragment {
     pub drain_deadline_seconds: Option<u32>,
     /// Its virtual servers, in the order of their frontends.
     pub claims: Vec<Claim>,
-    /// Frontends of its claims, in order, each with its short circuits', of which there may be two.
+    /// Frontends of its claims that have a short circuit, in order, each with the short circuit's.
     pub short_circuits: Box<[(Frontend, Frontend)]>,
     /// Its addresses on `kube-ipvs0`, without those of short circuits.
     pub addresses: Vec<IpAddr>,
@@ -29,8 +29,6 @@ pub struct Fragment {
 pub(crate) struct ClaimClass {
     origin: Origin,
     is_short_circuit: bool,
-    /// A spare short circuit counts or not by who has the first one.
-    is_spare: bool,
 }
 
 /// A claim to a frontend, and everything that comes with it. What comes with it counts only as
@@ -46,9 +44,6 @@ pub struct Claim {
     /// frontend for the same reason, the older one has it. While a Service that was made anew is
     /// planned in parts, its claims differ in this.
     pub created: i64,
-    /// True for a short circuit in the spare network. If the frontend has a first short circuit,
-    /// the spare one counts only as long as another Service has the first one.
-    pub is_spare: bool,
     /// Parameters of balancing.
     pub server: VirtualServer,
     /// Its real servers, in the order of address and port; one list for all frontends of a service
@@ -97,27 +92,17 @@ impl Fragment {
         self.claims.get(at)
     }
 
-    /// The claims to the short circuits of a frontend: none, one, or the first and the spare one.
-    pub fn short_circuits(&self, frontend: Frontend) -> impl Iterator<Item = &Claim> {
-        let start = self.short_circuits.partition_point(|(other, _)| *other < frontend);
-        let short_circuits = self.short_circuits.iter().skip(start);
-        let short_circuits = short_circuits.take_while(move |(other, _)| *other == frontend);
-        short_circuits.filter_map(|(_, short_circuit)| self.claim(short_circuit))
-    }
-
-    /// The claims to the spare short circuit of the frontend whose first short circuit this is.
-    pub fn spares_of<'a>(&'a self, first: &Claim) -> impl Iterator<Item = &'a Claim> + use<'a> {
-        let frontend = first.short_circuit_of.filter(|_| !first.is_spare);
-        let short_circuits =
-            frontend.into_iter().flat_map(|frontend| self.short_circuits(frontend));
-        short_circuits.filter(|short_circuit| short_circuit.is_spare)
+    /// The claim to the short circuit of a frontend.
+    #[must_use]
+    pub fn short_circuit(&self, frontend: &Frontend) -> Option<&Claim> {
+        let at = self.short_circuits.binary_search_by_key(frontend, |(of, _)| *of).ok()?;
+        self.claim(&self.short_circuits.get(at)?.1)
     }
 
     /// Returns the approximate number of operations that it takes to make all of it.
     #[must_use]
     pub fn size(&self) -> usize {
-        let claims = self.claims.iter().filter(|claim| !claim.is_spare);
-        let of_claims = claims.map(Claim::size).sum::<usize>();
+        let of_claims = self.claims.iter().map(Claim::size).sum::<usize>();
         self.addresses.len() + self.entries.len() + of_claims
     }
 
@@ -138,16 +123,14 @@ impl Fragment {
 // === impl ClaimClass ===
 
 impl ClaimClass {
-    pub(crate) const FIRST: Self =
-        Self { origin: Origin::ClusterAddress, is_short_circuit: false, is_spare: false };
-    pub(crate) const LAST: Self =
-        Self { origin: Origin::External, is_short_circuit: true, is_spare: true };
+    pub(crate) const FIRST: Self = Self { origin: Origin::ClusterAddress, is_short_circuit: false };
+    pub(crate) const LAST: Self = Self { origin: Origin::External, is_short_circuit: true };
     /// Upper bound of the number of classes.
-    pub(crate) const COUNT: usize = 12;
+    pub(crate) const COUNT: usize = 8;
 
     /// The class of claims for a reason, but for those to short circuits.
     pub(crate) const fn of_origin(origin: Origin) -> Self {
-        Self { origin, is_short_circuit: false, is_spare: false }
+        Self { origin, is_short_circuit: false }
     }
 }
 
@@ -155,8 +138,7 @@ impl ClaimClass {
 
 impl Claim {
     pub(crate) fn class(&self) -> ClaimClass {
-        let is_short_circuit = self.short_circuit_of.is_some();
-        ClaimClass { origin: self.origin, is_short_circuit, is_spare: self.is_spare }
+        ClaimClass { origin: self.origin, is_short_circuit: self.short_circuit_of.is_some() }
     }
 
     /// Returns the approximate number of operations that it takes to make it.
@@ -168,8 +150,8 @@ impl Claim {
     #[must_use]
     pub fn leading_entry(&self) -> Option<(SetId, Entry)> {
         let frontend = self.short_circuit_of?;
-        let kind = if self.is_spare { SetKind::SpareShortCircuit } else { SetKind::ShortCircuit };
-        Some((SetId { kind, family: frontend.family() }, Entry::AddressPort(frontend)))
+        let set = SetId { kind: SetKind::ShortCircuit, family: frontend.family() };
+        Some((set, Entry::AddressPort(frontend)))
     }
 
     /// The address that is on `kube-ipvs0` while the Service has this: a short circuit's, unless a

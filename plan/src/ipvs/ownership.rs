@@ -11,6 +11,7 @@ use crate::actual::Actual;
 use crate::hash::HashSet;
 use crate::ipvs::desired::Desired;
 use crate::kernel_objects::{Entry, Frontend};
+use crate::mode::Mode;
 use crate::model::{Family, Protocol};
 use crate::sets::{SetId, SetKind};
 use crate::settings::Settings;
@@ -74,7 +75,9 @@ pub(crate) fn markers(
 
 impl Ownership<'_> {
     pub(crate) fn is_ours(&self, frontend: &Frontend) -> bool {
-        self.settings.families.contains(&frontend.family())
+        // Another mode than IPVS has no virtual servers: all that it finds are left, of either family.
+        let is_of_mode = self.settings.mode == Mode::Ipvs;
+        (!is_of_mode || self.settings.families.contains(&frontend.family()))
             && !self.settings.excludes(frontend.address)
             && (self.is_short_circuit(frontend)
                 || self.actual.addresses.contains(&frontend.address)
@@ -85,7 +88,7 @@ impl Ownership<'_> {
 
     /// The networks of short circuits are ours alone.
     fn is_short_circuit(&self, frontend: &Frontend) -> bool {
-        self.settings.short_circuit_networks.around(frontend.address).is_some()
+        self.settings.short_circuit_networks.may_have_had(frontend.address)
     }
 
     /// Only Services have addresses inside our routes.

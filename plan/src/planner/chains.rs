@@ -9,6 +9,7 @@ use crate::actual::Actual;
 use crate::chains::{ActualChains, ChainId, ChainOp, ChainSubject};
 use crate::exposure::Exposure;
 use crate::facts::NodeFacts;
+use crate::hash::HashSet;
 use crate::iptables::compile::{Compiled, compile};
 use crate::iptables::desired::{ChainChanges, DesiredChains};
 use crate::iptables::fragment::ChainFragment;
@@ -21,7 +22,7 @@ use crate::op::Op;
 use crate::rule_set::Table;
 use crate::settings::Settings;
 use crate::store::Turn;
-use crate::userspace::{self, ProxyPortId, ProxyPorts, RelayPort};
+use crate::userspace::{self, ProxyPortId, ProxyPortState, ProxyPorts, RelayPort};
 
 // === impl Planner ===
 
@@ -99,6 +100,35 @@ impl Planner {
             ids.filter(|(id, _)| !is_known(id)).count()
         };
         self.relay.iter().map(awaited).sum()
+    }
+
+    /// Returns the proxy ports that the relay does not listen on and should. Walks all Services.
+    pub fn without_proxy_port(&self) -> impl Iterator<Item = ProxyPortId> {
+        self.relay.iter().flat_map(|(service, ports)| {
+            let known = self.store.proxy_ports(service);
+            let state = move |id: &ProxyPortId| known.and_then(|known| known.get(id));
+            let is_open =
+                move |id: &ProxyPortId| matches!(state(id), Some(ProxyPortState::Listening(_)));
+            let ids = ports.iter().flat_map(|port| port.proxy_ports(service)).map(|(id, _)| id);
+            ids.filter(move |id| !is_open(id))
+        })
+    }
+
+    /// Number of Services that have frontends of a family in rules. Walks all frontends.
+    #[must_use]
+    pub fn n_services_with_chains(&self, family: Family) -> usize {
+        let frontends = self.chains.frontends().filter(|it| it.family() == family);
+        frontends.filter_map(|it| self.chains.owner(it)).collect::<HashSet<_>>().len()
+    }
+
+    /// Returns what the Service that has a frontend, as clients see it, asks for as its drain deadline.
+    #[must_use]
+    pub fn drain_deadline_seconds(&self, frontend: &Frontend) -> Option<u32> {
+        if !self.settings.mode.leads_by_rules() {
+            return self.desired.drain_deadline_seconds(frontend);
+        }
+        let (service, _) = self.store.service(self.chain_owner(frontend)?)?;
+        service.overrides.as_ref()?.drain_deadline_seconds
     }
 
     /// Returns the sockets that a flow to a frontend, as clients see it, may lead to. None: no
@@ -179,8 +209,12 @@ impl Planner {
     }
 
     /// Returns the operations that take all portals away: those that are found at the start lead to
-    /// ports of a process that has ended, which another program may have by now.
+    /// ports of a process that has ended, which another program may have by now. None if the relay has
+    /// ports already: it outlived the mode, and portals lead to these.
     pub(super) fn outdated_portals(&self) -> Vec<Op> {
+        if self.store.has_proxy_ports() {
+            return Vec::new();
+        }
         let (mode, families) = (self.settings.mode, self.settings.families.iter());
         let shared = families.flat_map(|family| ChainId::all_shared(mode, *family));
         let portals = shared.filter(ChainId::has_portals);

@@ -179,6 +179,12 @@ impl Planner {
         self.store.names(after).take(most).cloned().collect()
     }
 
+    /// Number of Services with a cluster address of a family.
+    #[must_use]
+    pub fn n_services_of(&self, family: Family) -> usize {
+        self.store.n_services_of(family)
+    }
+
     /// Number of Services.
     #[must_use]
     pub fn n_services(&self) -> usize {
@@ -241,9 +247,7 @@ impl Planner {
             claims.iter().map(explain).collect()
         } else {
             let claims = self.desired.fragment(&service.name).map_or(&[][..], |it| &it.claims);
-            // A spare short circuit counts if the first one is another Service's.
-            let claims = claims.iter().filter(|claim| !claim.is_spare || self.has(service, claim));
-            claims.map(|claim| self.explain_claim(service, claim)).collect::<Vec<_>>()
+            claims.iter().map(|claim| self.explain_claim(service, claim)).collect::<Vec<_>>()
         };
         frontends.sort_by_key(|it| {
             let of = it.short_circuit_of.unwrap_or(it.frontend);
@@ -267,10 +271,6 @@ impl Planner {
             server: Some(claim.server.clone()),
             real_servers: claim.real_servers.to_vec(),
         }
-    }
-
-    fn has(&self, service: &Service, claim: &Claim) -> bool {
-        self.desired.owner(&claim.frontend) == Some(&service.name)
     }
 
     fn summarize(&self, service: &Service, slices: &[&EndpointSlice]) -> ServiceSummary {

@@ -138,13 +138,10 @@ impl Planner {
     #[must_use]
     pub fn led_to(&self, set: SetId, entry: &Entry) -> Option<Frontend> {
         let Entry::AddressPort(frontend) = entry else { return None };
-        let networks = &self.settings.short_circuit_networks;
-        let address = match set.kind {
-            SetKind::ShortCircuit => networks.address_for(frontend.address),
-            SetKind::SpareShortCircuit => networks.spare_address_for(frontend.address),
-            _ => None,
-        };
-        Some(Frontend { address: address?, ..*frontend })
+        let networks = self.settings.short_circuit_networks;
+        let address = networks.address_for(frontend.address);
+        let address = address.filter(|_| set.kind == SetKind::ShortCircuit)?;
+        Some(Frontend { address, ..*frontend })
     }
 
     /// Returns the subjects that are to be there before clients are led to a short circuit.
@@ -159,9 +156,8 @@ impl Planner {
     /// Desired entries that lead to a short circuit with one of these subjects. Walks them all.
     #[must_use]
     pub fn leading_to(&self, subjects: &HashSet<Subject>) -> Vec<(SetId, Entry)> {
-        let families = self.settings.families.iter();
-        let sets = families.flat_map(|family| SetId::all(*family));
-        let sets = sets.filter(|set| set.kind.leads_to_short_circuits());
+        let kind = SetKind::ShortCircuit;
+        let sets = self.settings.families.iter().map(|family| SetId { kind, family: *family });
         let entries =
             sets.flat_map(|set| self.desired.entries(set).map(move |entry| (set, *entry)));
         let is_about = |short_circuit: Frontend| {

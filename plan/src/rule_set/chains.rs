@@ -13,15 +13,14 @@ pub const UNANSWERED: &str = "kubernetes forwarding rule for unanswered connecti
 pub const SHORT_CIRCUIT_CHAIN: &str = "KUBE-SHORT-CIRCUIT";
 
 /// Writes the rules of one family.
-struct Writer<'a> {
-    family: Family,
-    settings: &'a RuleSetSettings,
+pub(super) struct Writer<'a> {
+    pub(super) family: Family,
+    pub(super) settings: &'a RuleSetSettings,
 }
 
 /// Every chain, in the order in which kube-proxy makes them.
 pub(super) fn chains(family: Family, settings: &RuleSetSettings) -> Vec<Chain> {
     let writer = Writer { family, settings };
-    let [first, spare] = settings.short_circuit_networks;
     let nat = |name, rules| Chain { table: Table::Nat, name, rules };
     let mangle = |name, rules| Chain { table: Table::Mangle, name, rules };
     let filter = |name, rules| Chain { table: Table::Filter, name, rules };
@@ -31,8 +30,7 @@ pub(super) fn chains(family: Family, settings: &RuleSetSettings) -> Vec<Chain> {
         nat("KUBE-NODE-PORT", writer.node_port()),
         nat("KUBE-LOAD-BALANCER", writer.load_balancer()),
         nat("KUBE-MARK-MASQ", writer.mark_masquerade()),
-        nat(SHORT_CIRCUIT_CHAIN, writer.lead_to(first)),
-        nat("KUBE-SPARE-SHORT-CIRCUIT", writer.lead_to(spare)),
+        nat(SHORT_CIRCUIT_CHAIN, writer.lead_to_short_circuits()),
         // Of what the node itself sends: IPVS takes that at OUTPUT before `filter` sees it.
         mangle("KUBE-PROXY-FIREWALL", writer.firewall()),
         mangle("KUBE-SOURCE-RANGES-FIREWALL", writer.source_ranges()),
@@ -90,7 +88,7 @@ const fn comment(kind: SetKind) -> &'static str {
         }
         SetKind::HealthCheckNodePort => "Kubernetes health check node port",
         SetKind::IpvsAddresses => "Kubernetes addresses on the ipvs interface",
-        SetKind::ShortCircuit | SetKind::SpareShortCircuit => {
+        SetKind::ShortCircuit => {
             "Kubernetes service external ip + port of which clients in the cluster get all endpoints"
         }
         SetKind::NoEndpoints => "Kubernetes service ip + port without endpoints",
@@ -113,13 +111,13 @@ pub(super) fn hairpin(family: Family) -> String {
 
 impl Writer<'_> {
     /// Looks into a set.
-    fn lookup(&self, kind: SetKind, directions: &str) -> String {
+    pub(super) fn lookup(&self, kind: SetKind, directions: &str) -> String {
         let set = SetId { kind, family: self.family };
         format!("-m set --match-set {set} {directions}")
     }
 
     /// Looks into a set and says what for.
-    fn commented(&self, kind: SetKind, directions: &str) -> String {
+    pub(super) fn commented(&self, kind: SetKind, directions: &str) -> String {
         commented(SetId { kind, family: self.family }, directions)
     }
 
@@ -145,7 +143,7 @@ impl Writer<'_> {
         // All other addresses of Services are local as well. Most other connections are not to the
         // node, and leave before they are looked up in all other sets.
         rules.push("-m addrtype ! --dst-type LOCAL -j RETURN".to_owned());
-        rules.extend(self.jumps_to_short_circuits());
+        rules.extend(self.jump_to_short_circuits());
         rules.extend([
             format!("{load_balancer} -j KUBE-LOAD-BALANCER"),
             format!("{} -j ACCEPT", self.lookup(SetKind::LoadBalancer, "dst,dst")),
@@ -162,37 +160,34 @@ impl Writer<'_> {
         rules
     }
 
-    fn jumps_to_short_circuits(&self) -> impl Iterator<Item = String> {
-        let ways = [
-            (SetKind::ShortCircuit, SHORT_CIRCUIT_CHAIN),
-            (SetKind::SpareShortCircuit, "KUBE-SPARE-SHORT-CIRCUIT"),
-        ];
-        let ways = ways
-            .into_iter()
-            .zip(self.settings.short_circuit_networks)
-            .filter(|(_, network)| network.is_some());
-        ways.map(|((set, chain), _)| format!("{} -j {chain}", self.commented(set, "dst,dst")))
+    fn jump_to_short_circuits(&self) -> Option<String> {
+        self.settings.short_circuit_network?;
+        let lookup = self.commented(SetKind::ShortCircuit, "dst,dst");
+        Some(format!("{lookup} -j {SHORT_CIRCUIT_CHAIN}"))
     }
 
-    /// Returns the rule that marks traffic to cluster addresses for masquerading, if there is one.
-    fn cluster_masquerade(&self) -> Option<String> {
-        let (not_local, directions) = match &self.settings.local {
-            _ if self.settings.masquerade_all => (String::new(), "dst,dst"),
-            // All traffic is local. iptables-nft refuses `! -s 0.0.0.0/0`, which matches nothing.
-            LocalTraffic::Cidr(net) | LocalTraffic::ClusterCidr { cluster: net, .. } => {
-                if net.prefix_len() == 0 {
-                    return None;
-                }
-                (format!("! -s {} ", with_prefix(net)), "dst,dst")
-            }
-            LocalTraffic::Bridge(name) => (format!("! -i {name} "), "dst,dst"),
-            LocalTraffic::Prefix(name) => (format!("! -i {name}+ "), "dst,dst"),
-            // At least the node's own connections that took a service address as their source:
-            // the answers to those would never come back.
-            LocalTraffic::Unknown => (String::new(), "src,dst"),
+    /// Returns the rules that mark traffic to cluster IPs for masquerading.
+    fn cluster_masquerade(&self) -> Vec<String> {
+        let marked = |not_local: &str, directions| {
+            let cluster = self.commented(SetKind::ClusterIp, directions);
+            format!("{not_local}{cluster} -j KUBE-MARK-MASQ")
         };
-        let cluster = self.commented(SetKind::ClusterIp, directions);
-        Some(format!("{not_local}{cluster} -j KUBE-MARK-MASQ"))
+        // The node's own connections that took a cluster IP as their source: the answers to those
+        // would never come back. No pod has such an address.
+        let own = || marked("", "src,dst");
+        match &self.settings.local {
+            _ if self.settings.masquerade_all => vec![marked("", "dst,dst")],
+            LocalTraffic::Unknown => vec![own()],
+            // The network may contain the service range, and then the node's own connections count as
+            // pods'. If it is everything, iptables-nft refuses `! -s 0.0.0.0/0`, which matches nothing.
+            LocalTraffic::Cidr(net) | LocalTraffic::ClusterCidr { cluster: net, .. } => {
+                let remote = (net.prefix_len() > 0)
+                    .then(|| marked(&format!("! -s {} ", with_prefix(net)), "dst,dst"));
+                remote.into_iter().chain([own()]).collect()
+            }
+            LocalTraffic::Bridge(name) => vec![marked(&format!("! -i {name} "), "dst,dst")],
+            LocalTraffic::Prefix(name) => vec![marked(&format!("! -i {name}+ "), "dst,dst")],
+        }
     }
 
     fn postrouting(&self) -> Vec<String> {
@@ -230,10 +225,10 @@ impl Writer<'_> {
     /// frontend to its short circuit. Neither the one's packet mark nor anybody's is touched: the
     /// address is what IPVS goes by. Connection tracking remembers the way for the rest of the
     /// connection.
-    fn lead_to(&self, network: Option<IpNet>) -> Vec<String> {
-        let Some(network) = network else { return Vec::new() };
+    fn lead_to_short_circuits(&self) -> Vec<String> {
+        let Some(network) = self.settings.short_circuit_network else { return Vec::new() };
         let to_short_circuit = format!("-j NETMAP --to {}", with_prefix(&network));
-        let mut rules = match &self.settings.local {
+        let pods = match &self.settings.local {
             LocalTraffic::Unknown => Vec::new(),
             LocalTraffic::Cidr(net) => vec![format!("{}{to_short_circuit}", from_inside(net))],
             LocalTraffic::ClusterCidr { cluster, node } => {
@@ -243,7 +238,11 @@ impl Writer<'_> {
             LocalTraffic::Prefix(name) => vec![format!("-i {name}+ {to_short_circuit}")],
         };
         let node = "-m addrtype --src-type LOCAL";
-        rules.extend([format!("{node} -j KUBE-MARK-MASQ"), format!("{node} {to_short_circuit}")]);
+        // First, because the pods' network may contain the frontend's address, which is the source of
+        // the node's own connection.
+        let mut rules = vec![format!("{node} -j KUBE-MARK-MASQ")];
+        rules.extend(pods);
+        rules.push(format!("{node} {to_short_circuit}"));
         rules
     }
 
@@ -279,7 +278,7 @@ impl Writer<'_> {
         // connection tracking sends those that follow straight to the endpoint, through FORWARD.
         // Until the endpoint has answered, the connection is new, and its packets have no mark.
         // Confirmed connections were let through before: no other program's decision is overruled.
-        if self.settings.short_circuit_networks.iter().any(Option::is_some) {
+        if self.settings.short_circuit_network.is_some() {
             rules.push(format!(
                 "-m comment --comment \"{UNANSWERED}\" -m conntrack --ctstate DNAT --ctstatus CONFIRMED \
                  -j ACCEPT"
@@ -293,7 +292,7 @@ impl Writer<'_> {
         vec![format!("-p tcp {} -j ACCEPT", self.commented(SetKind::HealthCheckNodePort, "dst"))]
     }
 
-    fn firewall(&self) -> Vec<String> {
+    pub(super) fn firewall(&self) -> Vec<String> {
         let restricted = self.commented(SetKind::LoadBalancerFirewall, "dst,dst");
         vec![format!("{restricted} -j KUBE-SOURCE-RANGES-FIREWALL")]
     }
@@ -306,71 +305,6 @@ impl Writer<'_> {
             "-j DROP".to_owned(),
         ]
     }
-
-    /// Rejects new connections to a service address on a port that is no service's: the address is
-    /// on an interface of the node, and would lead to whatever listens on all of its addresses.
-    ///
-    /// Without endpoints, new connections are rejected. With endpoints, but none here, they are
-    /// dropped, so that a client behind a load balancer tries again and may come to a node that has
-    /// them. Both as in kube-proxy's iptables mode.
-    fn ipvs_filter(&self) -> Vec<String> {
-        let allowed = |kind, directions| format!("{} -j RETURN", self.lookup(kind, directions));
-        let unreachable = match self.family {
-            Family::V4 => "icmp-port-unreachable",
-            Family::V6 => "icmp6-port-unreachable",
-        };
-        // Most lookups find nothing, and then the state need not be asked for.
-        let new = |lookup: String, target: &str| {
-            format!("{lookup} -m conntrack --ctstate NEW -j {target}")
-        };
-        let reject = format!("REJECT --reject-with {unreachable}");
-        let mut rules = vec![
-            new(self.commented(SetKind::NoLocalEndpoints, "dst,dst"), "DROP"),
-            // Of ICMP errors the kernel sends one a second to each host (net.ipv4.icmp_ratelimit).
-            format!(
-                "-p tcp {}",
-                new(
-                    self.commented(SetKind::NoEndpoints, "dst,dst"),
-                    "REJECT --reject-with tcp-reset"
-                )
-            ),
-            // A connection of TCP has been looked up.
-            format!("! -p tcp {}", new(self.commented(SetKind::NoEndpoints, "dst,dst"), &reject)),
-            allowed(SetKind::ClusterIp, "dst,dst"),
-        ];
-        // What is for the node itself leaves before it is looked up in all other sets.
-        let bound = self.lookup(SetKind::IpvsAddresses, "dst");
-        if self.settings.routes.is_empty() {
-            rules.push(format!("{} -j RETURN", bound.replacen("--match-set", "! --match-set", 1)));
-        }
-        rules.extend([
-            allowed(SetKind::LoadBalancer, "dst,dst"),
-            allowed(SetKind::ExternalIp, "dst,dst"),
-            allowed(SetKind::ExternalIpLocal, "dst,dst"),
-            allowed(SetKind::HealthCheckNodePort, "dst"),
-        ]);
-        // Connections led to a short circuit, but not those that a client opened to its address.
-        rules.extend(self.settings.short_circuit_networks.iter().flatten().map(|network| {
-            format!("-d {} -m conntrack --ctstate DNAT -j RETURN", with_prefix(network))
-        }));
-        rules.push(format!("-m conntrack --ctstate NEW {bound} -j {reject}"));
-        rules.extend(self.outside_services(&reject));
-        rules
-    }
-
-    /// Rejects new connections to what is local by a route and no Service's: all of it would lead
-    /// to whatever listens on all of the node's addresses. An address of the node itself that
-    /// happens to be inside is spared, as it is where addresses are bound one by one.
-    fn outside_services(&self, reject: &str) -> Vec<String> {
-        let RuleSetSettings { routes, own, .. } = self.settings;
-        let own = own
-            .iter()
-            .map(|address| format!("-d {} -j RETURN", with_prefix(&IpNet::from(*address))));
-        let rejected = routes.iter().map(|route| {
-            format!("-d {} -m conntrack --ctstate NEW -j {reject}", with_prefix(route))
-        });
-        own.chain(rejected).collect()
-    }
 }
 
 /// Matches a source inside a network, which is every source if the network is everything.
@@ -379,6 +313,6 @@ fn from_inside(net: &IpNet) -> String {
 }
 
 /// Always with the prefix length, as `iptables-save` prints it.
-fn with_prefix(net: &IpNet) -> String {
+pub(super) fn with_prefix(net: &IpNet) -> String {
     format!("{}/{}", net.network(), net.prefix_len())
 }

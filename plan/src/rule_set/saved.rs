@@ -16,8 +16,12 @@ use crate::mode::Mode;
 pub struct Comparison {
     /// Jumps that are not there, in the order of [`RuleSet::jumps`].
     pub missing_jumps: Vec<Jump>,
-    /// Jumps of another mode, or to be replaced by others of this one, that must not be there, and are.
+    /// Jumps of another mode, or to be replaced by others of this one, that must not be there, and are:
+    /// each once for each copy.
     pub superseded_jumps: Vec<Jump>,
+    /// Jumps that are there, and in another order than they would be written, or more than once: each once
+    /// for each copy, with all others of their built-in chain.
+    pub misplaced_jumps: Vec<Jump>,
     /// Rules of nat's built-in chains, each with its chain, that lead to a relay of mode userspace and
     /// must not be there.
     pub portal_jumps: Vec<(&'static str, String)>,
@@ -72,7 +76,12 @@ struct Words<'a> {
 
 pub(super) fn compare(rule_set: &RuleSet, saved: &Saved<'_>) -> Comparison {
     let is_missing = |jump: &&Jump| !saved.has((jump.table, jump.from), &jump.rule());
-    let missing_jumps = rule_set.jumps().iter().filter(is_missing).copied().collect();
+    let missing_jumps: Vec<Jump> = rule_set.jumps().iter().filter(is_missing).copied().collect();
+    // IPVS mode is come to in two steps, and kube-proxy's jumps are inserted into the same chains.
+    let misplaced_jumps = match rule_set.mode() {
+        Mode::Ipvs => saved.misplaced(rule_set.jumps(), &missing_jumps),
+        Mode::Iptables | Mode::Userspace => Vec::new(),
+    };
     let is_there = |jump: &&Jump| saved.has((jump.table, jump.from), &jump.rule());
     let is_superseding = |_: &&Jump| rule_set.has_dispatch();
     let superseded = superseded_jumps(rule_set.mode()).iter().filter(is_superseding);
@@ -86,6 +95,8 @@ pub(super) fn compare(rule_set: &RuleSet, saved: &Saved<'_>) -> Comparison {
             superseded_jumps.push(jump);
         }
     }
+    let copies = |jump: Jump| std::iter::repeat_n(jump, saved.count(&jump));
+    let superseded_jumps = superseded_jumps.into_iter().flat_map(copies).collect();
     let is_of_ipvs = rule_set.mode() == Mode::Ipvs;
     let is_led_by_rules = is_of_ipvs && dispatch::is_led_by_rules(saved);
     let portal_jumps = match is_of_ipvs && rule_set.has_dispatch() {
@@ -122,6 +133,7 @@ pub(super) fn compare(rule_set: &RuleSet, saved: &Saved<'_>) -> Comparison {
     Comparison {
         missing_jumps,
         superseded_jumps,
+        misplaced_jumps,
         portal_jumps,
         absent_shared,
         missing_rules,
@@ -138,6 +150,7 @@ impl Comparison {
     pub fn matches(&self) -> bool {
         self.missing_jumps.is_empty()
             && self.superseded_jumps.is_empty()
+            && self.misplaced_jumps.is_empty()
             && self.portal_jumps.is_empty()
             && self.absent_shared.is_empty()
             && self.missing_rules.is_empty()
@@ -155,6 +168,10 @@ impl fmt::Display for Comparison {
         let superseded = self.superseded_jumps.iter();
         let superseded =
             superseded.map(|jump| format!("{jump}: jump to be removed: `{}`", jump.rule()));
+        let misplaced = self.misplaced_jumps.iter();
+        let misplaced = misplaced.map(|jump| {
+            format!("{jump}: jump in another order than it should be, or more than once")
+        });
         let portals = self.portal_jumps.iter();
         let portals =
             portals.map(|(from, rule)| format!("nat: {from} has `{rule}` of another mode"));
@@ -163,7 +180,13 @@ impl fmt::Display for Comparison {
         let rules = self.missing_rules.iter();
         let rules = rules.map(|(table, chain, rule)| format!("{table}: {chain} lacks `{rule}`"));
         let chains = self.differing.iter().map(ToString::to_string);
-        let all = jumps.chain(superseded).chain(portals).chain(absent).chain(rules).chain(chains);
+        let all = jumps
+            .chain(superseded)
+            .chain(misplaced)
+            .chain(portals)
+            .chain(absent)
+            .chain(rules)
+            .chain(chains);
         f.write_str(&all.collect::<Vec<_>>().join("; "))
     }
 }
@@ -218,6 +241,41 @@ impl<'a> Saved<'a> {
         self.by_chain
             .get(&chain)
             .is_some_and(|rules| rules.iter().any(|rule| meaning(rule) == wanted))
+    }
+
+    /// Number of copies of a jump.
+    fn count(&self, jump: &Jump) -> usize {
+        let (rule, rules) = (jump.rule(), self.rules(jump.table, jump.from));
+        let wanted = meaning(&rule);
+        rules.iter().filter(|rule| meaning(rule) == wanted).count()
+    }
+
+    /// The jumps that are there, of the built-in chains where they would not be in the order of `jumps`, each
+    /// before the one written before it, once the missing ones are written.
+    fn misplaced(&self, jumps: &[Jump], missing: &[Jump]) -> Vec<Jump> {
+        let mut misplaced = Vec::new();
+        let mut origins: Vec<(Table, &str)> =
+            jumps.iter().map(|jump| (jump.table, jump.from)).collect();
+        origins.sort_unstable();
+        origins.dedup();
+        for (table, from) in origins {
+            let of_chain = |jump: &&Jump| (jump.table, jump.from) == (table, from);
+            let wanted: Vec<Jump> = jumps.iter().rev().filter(of_chain).copied().collect();
+            let texts: Vec<String> = wanted.iter().map(Jump::rule).collect();
+            let meanings: Vec<Meaning<'_>> = texts.iter().map(|rule| meaning(rule)).collect();
+            let known = |rule: &&str| {
+                let found = meaning(rule);
+                let at = meanings.iter().position(|wanted| *wanted == found)?;
+                wanted.get(at).copied()
+            };
+            let rules = self.rules(table, from).iter().filter(|rule| rule.contains("KUBE-"));
+            let found: Vec<Jump> = rules.filter_map(known).collect();
+            let before = wanted.iter().filter(|jump| missing.contains(jump));
+            if !wanted.iter().eq(before.chain(&found)) {
+                misplaced.extend(found);
+            }
+        }
+        misplaced
     }
 
     /// The same jump for other destinations, where there is one and the jump is for some
@@ -297,6 +355,12 @@ pub(crate) fn meaning(rule: &str) -> Meaning<'_> {
     }
     groups.sort_unstable();
     groups
+}
+
+/// True if two rules mean the same, however they are printed.
+#[must_use]
+pub fn is_same_rule(one: &str, other: &str) -> bool {
+    one == other || meaning(one) == meaning(other)
 }
 
 /// Options with one dash begin a match, a target or a match on the packet's header; those with two

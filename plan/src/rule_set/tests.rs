@@ -1,14 +1,22 @@
 use super::*;
 use crate::model::Node;
 use crate::settings::LocalDetection;
-use crate::settings::ShortCircuitNetworks;
+use crate::settings::{NodePortAddresses, ShortCircuitNetworks};
 
 /// Input of `iptables-restore` for IPv4 with default settings, nothing being there.
 const IPV4: &str = include_str!("ipv4.rules");
 
 fn mk_settings(family: Family, masquerade_all: bool, local: LocalTraffic) -> RuleSetSettings {
-    let settings = RuleSetSettings::new(masquerade_all, 14, local, true).unwrap();
-    settings.with_short_circuit_networks(ShortCircuitNetworks::default().networks(family))
+    complete(RuleSetSettings::new(masquerade_all, 14, local, true).unwrap(), family)
+}
+
+/// With what is there by default.
+fn complete(settings: RuleSetSettings, family: Family) -> RuleSetSettings {
+    let everywhere = NodeFacts::default().node_port_networks(&Settings::new("node1"), family);
+    settings
+        .with_short_circuit_network(ShortCircuitNetworks::default().of(family))
+        .with_accepted_node_ports(Some(everywhere))
+        .with_health_port(Some(10_256))
 }
 
 fn mk_rule_set() -> RuleSet {
@@ -37,12 +45,7 @@ fn mk_every_variant() -> Vec<(Family, RuleSetSettings)> {
             {
                 let settings =
                     RuleSetSettings::new(masquerade_all, bit, local.clone(), random_fully).unwrap();
-                variants.push((
-                    family,
-                    settings.with_short_circuit_networks(
-                        ShortCircuitNetworks::default().networks(family),
-                    ),
-                ));
+                variants.push((family, complete(settings, family)));
             }
         }
     }
@@ -110,8 +113,6 @@ fn the_ipv6_rules_are_the_ipv4_rules_on_ipv6_sets() {
         .replace("--match-set KUBE-", "--match-set KUBE-6-")
         .replace("-s 127.0.0.0/8 ", "-s ::1/128 ")
         .replace("240.0.0.0/4", "feff::/16")
-        .replace("--to 0.0.0.0/8", "--to fefe::/16")
-        .replace("-d 0.0.0.0/8", "-d fefe::/16")
         .replace("--reject-with icmp-", "--reject-with icmp6-");
     // A set's name has at most 31 bytes.
     for cut in ["KUBE-6-LOAD-BALANCER-SOURCE-CIDR", "KUBE-6-NODE-PORT-LOCAL-SCTP-HASH"] {
@@ -155,18 +156,81 @@ fn nothing_is_masqueraded_for_being_remote_when_every_address_is_local() {
     let everything = LocalTraffic::Cidr("0.0.0.0/0".parse().unwrap());
     let rule_set = RuleSet::new(Family::V4, &mk_settings(Family::V4, false, everything));
     let mut expected = mk_rule_set();
-    expected.chains[0].rules.remove(1);
-    expected.chains[5].rules.insert(0, "-j NETMAP --to 240.0.0.0/4".to_owned());
-    expected.chains[6].rules.insert(0, "-j NETMAP --to 0.0.0.0/8".to_owned());
+    expected.chains[5].rules.insert(1, "-j NETMAP --to 240.0.0.0/4".to_owned());
     assert_eq!(rule_set, expected);
+}
+
+/// The network of the pods may contain the service range, or be it.
+#[test]
+fn the_nodes_own_connections_to_cluster_ips_are_masqueraded_whatever_is_inside_the_pods_network() {
+    let own = "-m comment --comment \"Kubernetes service cluster ip + port for masquerade purpose\" \
+               -m set --match-set KUBE-CLUSTER-IP src,dst -j KUBE-MARK-MASQ";
+    for net in ["10.0.0.0/8", "10.96.0.0/12", "0.0.0.0/0"].map(|it| it.parse::<IpNet>().unwrap()) {
+        for local in
+            [LocalTraffic::Cidr(net), LocalTraffic::ClusterCidr { cluster: net, node: None }]
+        {
+            let rule_set = RuleSet::new(Family::V4, &mk_settings(Family::V4, false, local));
+            assert!(rule_set.chains()[0].rules.iter().any(|rule| rule == own), "{net}");
+        }
+    }
+}
+
+#[test]
+fn frontends_are_left_to_the_hosts_rules_where_the_operator_wants_that() {
+    let filter = |settings: &RuleSetSettings| {
+        let rule_set = RuleSet::new(Family::V4, settings);
+        rule_set.chains().iter().find(|it| it.name == "KUBE-IPVS-FILTER").unwrap().rules.clone()
+    };
+    let accepting = mk_settings(Family::V4, false, LocalTraffic::Unknown);
+    assert_eq!(filter(&accepting).iter().filter(|rule| rule.ends_with("-j ACCEPT")).count(), 8);
+    let leaving = filter(&accepting.clone().with_accepted_node_ports(None));
+    assert!(leaving.iter().all(|rule| !rule.ends_with("-j ACCEPT")), "{leaving:#?}");
+    assert!(leaving[4].ends_with("! --match-set KUBE-IPVS-IPS dst -j RETURN"), "{leaving:#?}");
+
+    // Nothing else than a NodePort's own addresses, and those of the node inside a route.
+    let nodes: IpNet = "192.168.0.0/24".parse().unwrap();
+    let own = [[192, 168, 0, 11].into(), [10, 96, 7, 7].into()].into_iter().collect();
+    let routes = vec!["10.96.0.0/12".parse().unwrap()];
+    let routed = accepting.clone().with_routes(routes, &own);
+    let port =
+        "-p tcp -m set --match-set KUBE-NODE-PORT-TCP dst -m conntrack --ctstate NEW -j ACCEPT";
+    let position = |rules: &[String], rule: &str| rules.iter().position(|it| it == rule);
+    let rules = filter(&routed);
+    let at_own = position(&rules, &format!("-d 10.96.7.7/32 {port}")).unwrap();
+    assert!(at_own < position(&rules, "-d 10.96.7.7/32 -j RETURN").unwrap(), "{rules:#?}");
+    assert!(rules.iter().rposition(|it| it.contains("REJECT")) < position(&rules, port));
+    let rules = filter(&routed.with_accepted_node_ports(Some(vec![nodes])));
+    let ports: Vec<&String> = rules.iter().filter(|it| it.contains("NODE-PORT-TCP")).collect();
+    assert_eq!(ports, [&format!("-d 192.168.0.0/24 {port}")]);
+}
+
+#[test]
+fn node_ports_are_let_in_where_they_are_served() {
+    let mut settings = Settings::new("node1");
+    let networks = |settings: &Settings, facts: &NodeFacts| {
+        Family::BOTH.map(|family| {
+            let networks = facts.node_port_networks(settings, family).into_iter();
+            networks.map(|net| net.to_string()).collect::<Vec<_>>()
+        })
+    };
+    let unknown = NodeFacts::default();
+    assert_eq!(networks(&settings, &unknown), [["0.0.0.0/0"], ["::/0"]]);
+    let chosen: IpNet = "192.168.0.9/24".parse().unwrap();
+    settings.node_port_addresses = NodePortAddresses::Networks(vec![chosen]);
+    assert_eq!(networks(&settings, &unknown), [["192.168.0.0/24"], ["::/0"]]);
+    settings.node_port_addresses = NodePortAddresses::Primary(Vec::new());
+    assert_eq!(networks(&settings, &unknown), [[""; 0], []]);
+    let addresses = ["192.168.0.11", "fd00::11", "10.1.2.3"].map(|it| it.parse().unwrap());
+    let node = Node { addresses: addresses.to_vec(), ..Node::default() };
+    let known = NodeFacts::new(node, [], &settings);
+    assert_eq!(networks(&settings, &known), [["192.168.0.11/32"], ["fd00::11/128"]]);
 }
 
 #[test]
 fn the_mark_is_the_chosen_bit() {
     for (bit, mark) in [(0, "0x1"), (14, "0x4000"), (31, "0x80000000")] {
         let settings = RuleSetSettings::new(false, bit, LocalTraffic::Unknown, true).unwrap();
-        let settings = settings
-            .with_short_circuit_networks(ShortCircuitNetworks::default().networks(Family::V4));
+        let settings = complete(settings, Family::V4);
         let rule_set = RuleSet::new(Family::V4, &settings);
         assert_eq!(rule_set.first_input(), IPV4.replace("0x4000", mark));
     }
@@ -175,8 +239,7 @@ fn the_mark_is_the_chosen_bit() {
 #[test]
 fn random_ports_are_asked_for_where_iptables_knows_them() {
     let settings = RuleSetSettings::new(false, 14, LocalTraffic::Unknown, false).unwrap();
-    let settings =
-        settings.with_short_circuit_networks(ShortCircuitNetworks::default().networks(Family::V4));
+    let settings = complete(settings, Family::V4);
     let rule_set = RuleSet::new(Family::V4, &settings);
     assert_eq!(rule_set.first_input(), IPV4.replace(" --random-fully", ""));
 }
@@ -191,7 +254,10 @@ fn the_number_of_rules_is_the_same_for_all_settings() {
             LocalTraffic::ClusterCidr { .. } => 6,
             _ => 3,
         };
-        let expected = [14, 4, 6, 2, 1, ways, ways, 1, 3, 3, 1, 1, 3, 12, 0];
+        let by_network =
+            matches!(settings.local, LocalTraffic::Cidr(_) | LocalTraffic::ClusterCidr { .. });
+        let services = if by_network && !settings.masquerade_all { 14 } else { 13 };
+        let expected = [services, 4, 6, 2, 1, ways, 1, 3, 3, 1, 1, 3, 15, 0];
         assert_eq!(numbers, expected, "{family} {settings:?}");
     }
 }
@@ -199,9 +265,8 @@ fn the_number_of_rules_is_the_same_for_all_settings() {
 #[test]
 fn clients_are_led_to_short_circuits_by_what_tells_that_they_are_local() {
     let to_short_circuit = "-j NETMAP --to 240.0.0.0/4";
-    let node = ["-m addrtype --src-type LOCAL -j KUBE-MARK-MASQ".to_owned()]
-        .into_iter()
-        .chain([format!("-m addrtype --src-type LOCAL {to_short_circuit}")]);
+    let marked = "-m addrtype --src-type LOCAL -j KUBE-MARK-MASQ".to_owned();
+    let node = format!("-m addrtype --src-type LOCAL {to_short_circuit}");
     for (local, pods) in [
         (LocalTraffic::Unknown, None),
         (LocalTraffic::Cidr("10.244.0.0/16".parse().unwrap()), Some("-s 10.244.0.0/16 ")),
@@ -210,7 +275,8 @@ fn clients_are_led_to_short_circuits_by_what_tells_that_they_are_local() {
     ] {
         let rule_set = RuleSet::new(Family::V4, &mk_settings(Family::V4, false, local));
         let pods = pods.map(|from| format!("{from}{to_short_circuit}"));
-        let expected: Vec<String> = pods.into_iter().chain(node.clone()).collect();
+        let own = [marked.clone()].into_iter();
+        let expected: Vec<String> = own.chain(pods).chain([node.clone()]).collect();
         assert_eq!(rule_set.chains()[5].rules, expected);
     }
 }
@@ -224,8 +290,8 @@ fn pods_that_may_be_another_nodes_are_masqueraded_on_the_way_to_a_short_circuit(
         let routes = routes.iter().copied().map(net).collect();
         let rule_set = RuleSet::new(Family::V4, &settings.with_routes(routes, &HashSet::default()));
         let rules = &rule_set.chains()[5].rules;
-        let (pods, node) = rules.split_at(rules.len() - 2);
-        assert!(node.iter().all(|rule| rule.starts_with("-m addrtype --src-type LOCAL ")));
+        let [marked, pods @ .., node] = &rules[..] else { panic!("{rules:?}") };
+        assert!([marked, node].iter().all(|it| it.starts_with("-m addrtype --src-type LOCAL ")));
         pods.to_vec()
     };
     let bound = "-m set --match-set KUBE-IPVS-IPS dst -j NETMAP --to 240.0.0.0/4";
@@ -271,8 +337,8 @@ fn the_nodes_part_of_the_clusters_network_is_taken_if_it_is_in_use() {
 
 #[test]
 fn without_short_circuits_nothing_leads_to_them() {
-    let settings = mk_settings(Family::V4, false, LocalTraffic::Unknown)
-        .with_short_circuit_networks([None; 2]);
+    let settings =
+        mk_settings(Family::V4, false, LocalTraffic::Unknown).with_short_circuit_network(None);
     let input = RuleSet::new(Family::V4, &settings).first_input();
     for words in ["240.", "-j KUBE-SHORT-CIRCUIT", "CONFIRMED"] {
         assert!(!input.contains(words), "{words}: {input}");
@@ -534,11 +600,10 @@ fn what_is_not_ours_is_passed_over() {
             ":KUBE-SERVICES - [0:0]\n:CNI-X - [0:0]\n-A PREROUTING -j CNI-X\n\
              -A CNI-X -m comment --comment \"odd \\\" quote\" -j RETURN\n",
         )
-        // Twice there is there.
+        // Before it is there.
         .replace(
             "-A OUTPUT -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES\n",
-            "-A OUTPUT -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES\n\
-             -A OUTPUT -j LOG\n\
+            "-A OUTPUT -j LOG\n\
              -A OUTPUT -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES\n",
         );
     // A chain of the same name in another table is another chain.
@@ -559,12 +624,12 @@ fn a_difference_is_told_in_words() {
         .replace("-A KUBE-LOAD-BALANCER -j KUBE-MARK-MASQ\n", "")
         .replace(":KUBE-IPVS-OUT-FILTER - [0:0]\n", "")
         .replace(
-            "-A INPUT -m comment --comment \"kubernetes health check rules\" -j KUBE-NODE-PORT\n",
+            "-A POSTROUTING -m comment --comment \"kubernetes postrouting rules\" -j KUBE-POSTROUTING\n",
             "",
         );
     assert_eq!(
         rule_set.compare(&saved).to_string(),
-        "filter: INPUT to KUBE-NODE-PORT: jump missing; \
+        "nat: POSTROUTING to KUBE-POSTROUTING: jump missing; \
          nat: KUBE-LOAD-BALANCER rule 2 is missing: `-j KUBE-MARK-MASQ`; \
          nat: KUBE-MARK-MASQ rule 1 should be `-j MARK --set-xmark 0x4000/0x4000` and is `-j DROP`; \
          filter: chain KUBE-IPVS-OUT-FILTER is missing"
@@ -582,7 +647,9 @@ fn jumps_for_all_packets_give_way_to_those_for_unestablished_connections_in_one_
             |own: &&Jump| (own.table, own.from, own.to) == (jump.table, jump.from, jump.to);
         match rule_set.jumps().iter().find(has_one) {
             Some(own) => saved = saved.replace(&format!("-A {} {}\n", own.from, own.rule()), &rule),
-            None => saved = saved.replace("-A KUBE-FORWARD ", &format!("{rule}-A KUBE-FORWARD ")),
+            None => {
+                saved = saved.replacen("-A KUBE-FORWARD ", &format!("{rule}-A KUBE-FORWARD "), 1);
+            }
         }
     }
     let found = rule_set.compare(&saved);
@@ -731,4 +798,61 @@ fn jumps_to_relays_go_with_the_dispatch() {
     let input = rule_set.restore_input(&found);
     let nat = input.split("COMMIT").find(|table| table.contains("*nat")).unwrap();
     assert!(nat.contains(&format!("-D PREROUTING {jump}\n")), "{input}");
+}
+
+#[test]
+fn jumps_in_another_order_or_more_than_once_are_written_anew_in_one_step() {
+    let rule_set = mk_rule_set();
+    let saved = mk_saved(&rule_set);
+    let of = |to: &str, from: &str| {
+        let mut jumps = rule_set.jumps().iter();
+        *jumps.find(|jump| (jump.to, jump.from) == (to, from)).unwrap()
+    };
+    let line = |jump: &Jump| format!("-A {} {}\n", jump.from, jump.rule());
+    let filter = of("KUBE-IPVS-FILTER", "INPUT");
+    let firewall = of("KUBE-PROXY-FIREWALL", "INPUT");
+    let node_port = of("KUBE-NODE-PORT", "INPUT");
+    let exchanged = saved.replace(&line(&filter), "").replace(
+        &line(&firewall),
+        &format!("{}-A INPUT -j OTHER\n{}", line(&firewall), line(&filter)),
+    );
+    let twice = saved.replace(&line(&filter), &line(&filter).repeat(2));
+    for (saved, expected) in [
+        (exchanged, [firewall, filter, node_port].to_vec()),
+        (twice, vec![filter, filter, firewall, node_port]),
+    ] {
+        let found = rule_set.compare(&saved);
+        assert!(found.missing_jumps.is_empty() && !found.matches(), "{found}");
+        assert_eq!(found.misplaced_jumps, expected);
+        let input = rule_set.restore_input(&found);
+        let changes: Vec<String> = input
+            .lines()
+            .filter(|line| line.starts_with("-D") || line.starts_with("-I"))
+            .map(str::to_owned)
+            .collect();
+        let removed = expected.iter().map(|jump| format!("-D INPUT {}", jump.rule()));
+        let inserted = [node_port, firewall, filter];
+        let inserted = inserted.iter().map(|jump| format!("-I INPUT 1 {}", jump.rule()));
+        assert_eq!(changes, removed.chain(inserted).collect::<Vec<_>>());
+    }
+    // One that is missing, and would come to stand before those that are there.
+    let without = saved.replace(&line(&node_port), "");
+    let found = rule_set.compare(&without);
+    assert_eq!(found.missing_jumps, [node_port]);
+    assert_eq!(found.misplaced_jumps, [filter, firewall]);
+    let without = saved.replace(&line(&filter), "");
+    assert_eq!(rule_set.compare(&without).misplaced_jumps, []);
+}
+
+#[test]
+fn a_superseded_jump_is_deleted_once_for_each_copy() {
+    let rule_set = mk_rule_set();
+    let former = former_jumps(Mode::Ipvs)[1];
+    let line = format!("-A {} {}\n", former.from, former.rule());
+    let saved =
+        mk_saved(&rule_set).replace("-A KUBE-FORWARD ", &format!("{line}{line}-A KUBE-FORWARD "));
+    let found = rule_set.compare(&saved);
+    let n_copies = saved.matches(&line).count();
+    assert!(n_copies > 1);
+    assert_eq!(found.superseded_jumps, vec![former; n_copies]);
 }

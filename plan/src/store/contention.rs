@@ -57,13 +57,10 @@ fn frontends(service: &Service, networks: &ShortCircuitNetworks) -> impl Iterato
     let is_short_circuited = service.is_external_policy_local();
     let cluster = Family::BOTH.into_iter().filter_map(|family| service.cluster_address(family));
     let outer = outer_addresses(service).flat_map(move |address| {
-        let of_short_circuits =
-            [networks.address_for(address), networks.spare_address_for(address)];
-        [Some(address)].into_iter().chain(
-            of_short_circuits.map(|short_circuit| short_circuit.filter(|_| is_short_circuited)),
-        )
+        let short_circuit = networks.address_for(address).filter(|_| is_short_circuited);
+        [address].into_iter().chain(short_circuit)
     });
-    let addresses = cluster.chain(outer.flatten());
+    let addresses = cluster.chain(outer);
     addresses.flat_map(|address| {
         service.ports.iter().map(move |port| Frontend {
             address,

@@ -35,6 +35,7 @@ impl Store {
         Self {
             facts: self.facts.clone(),
             others: self.others.clone(),
+            api_server: self.api_server.clone(),
             n_endpoints: self.n_endpoints,
             ..Self::default()
         }

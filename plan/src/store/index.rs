@@ -68,6 +68,11 @@ impl Index {
         self.by_address.get(&address).into_iter().flatten()
     }
 
+    /// All Services with external or load balancers' addresses, by name.
+    pub(super) fn with_outer_addresses(&self) -> BTreeSet<ServiceName> {
+        self.by_address.values().flatten().cloned().collect()
+    }
+
     pub(super) fn with_node_ports(&self, family: Family) -> impl Iterator<Item = &ServiceName> {
         match family {
             Family::V4 => self.node_ports_v4.iter(),
@@ -107,10 +112,7 @@ fn outer_addresses(
     networks: &ShortCircuitNetworks,
 ) -> impl Iterator<Item = IpAddr> {
     let outer = service.external.iter().chain(&service.load_balancer).copied();
-    let with_short_circuits = |address| {
-        [Some(address), networks.address_for(address), networks.spare_address_for(address)]
-    };
-    outer.flat_map(with_short_circuits).flatten()
+    outer.flat_map(|address| [address].into_iter().chain(networks.address_for(address)))
 }
 
 fn node_port_families(service: &Service) -> impl Iterator<Item = Family> {

@@ -3,7 +3,7 @@
 use std::ops::Bound::{Excluded, Unbounded};
 
 use super::Store;
-use crate::model::ServiceName;
+use crate::model::{Family, ServiceName};
 
 // === impl Store ===
 
@@ -18,6 +18,13 @@ impl Store {
     #[must_use]
     pub fn n_services(&self) -> usize {
         self.names.len()
+    }
+
+    /// Number of Services with a cluster address of a family.
+    #[must_use]
+    pub fn n_services_of(&self, family: Family) -> usize {
+        let counts = Family::BOTH.into_iter().zip(self.n_clustered);
+        counts.filter(|(it, _)| *it == family).map(|(_, count)| count).sum()
     }
 
     /// True if a Service waits to be compiled again.

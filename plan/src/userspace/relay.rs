@@ -62,7 +62,8 @@ pub type ProxyPorts = BTreeMap<ProxyPortId, ProxyPortState>;
 // === impl RelayPort ===
 
 impl RelayPort {
-    /// Returns the identities of its proxy ports, each with its endpoints.
+    /// Returns the identities of its proxy ports, each with its endpoints. If all of its clients get this
+    /// node's endpoints, there is no port for others.
     pub fn proxy_ports(
         &self,
         service: &ServiceName,
@@ -74,10 +75,11 @@ impl RelayPort {
             family: Family::of(self.address),
             policy,
         };
-        let cluster = (id(TrafficPolicy::Cluster), &self.endpoints);
+        let is_for_all = !self.endpoints.is_empty() || self.local_endpoints.is_none();
+        let cluster = is_for_all.then(|| (id(TrafficPolicy::Cluster), &self.endpoints));
         let local = self.local_endpoints.as_ref();
         let local = local.map(|endpoints| (id(TrafficPolicy::Local), endpoints));
-        [cluster].into_iter().chain(local)
+        cluster.into_iter().chain(local)
     }
 }
 

@@ -169,9 +169,21 @@ fn take_over(
     let (leading, others): (Vec<SetId>, Vec<SetId>) =
         sets().partition(|set| set.kind.leads_to_short_circuits());
     for set in leading {
-        write(kernel, found.excess_entries(set, planner.desired(), &settings));
+        loop {
+            let part = found.excess_entries(set, 2, planner.desired(), &settings);
+            if part.is_empty() {
+                break;
+            }
+            write(kernel, part);
+        }
     }
-    write(kernel, found.excess_addresses(&settings));
+    loop {
+        let part = found.excess_addresses(2, &settings);
+        if part.is_empty() {
+            break;
+        }
+        write(kernel, part);
+    }
     loop {
         let part = found.next_virtual_servers(2, planner.desired(), &settings);
         if part.is_empty() {
@@ -181,7 +193,13 @@ fn take_over(
         write(kernel, repairs);
     }
     for set in others {
-        write(kernel, found.excess_entries(set, planner.desired(), &settings));
+        loop {
+            let part = found.excess_entries(set, 2, planner.desired(), &settings);
+            if part.is_empty() {
+                break;
+            }
+            write(kernel, part);
+        }
     }
     log
 }

@@ -1,7 +1,7 @@
 //! Random input from small worlds, so that names, addresses and ports collide all the time.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU16;
 use std::sync::Arc;
 
@@ -49,7 +49,7 @@ const OTHERS: [&str; 7] = [
 pub(crate) const EXCLUDED: &str = "198.51.100.200";
 
 /// Three of them have the same short circuit, which is one of them as well; two others have another
-/// one. All five have the same spare short circuit. The first short circuit of one is broadcast.
+/// one. That of one more is broadcast.
 const OUTER: [&str; 17] = [
     "198.51.100.1",
     "198.51.100.2",
@@ -88,6 +88,7 @@ pub(crate) struct World {
     node: Option<Box<Node>>,
     local: Vec<IpAddr>,
     others: BTreeMap<Arc<str>, Vec<IpAddr>>,
+    api_server: Vec<SocketAddr>,
     missing: BTreeSet<SchedulerName>,
     hand_drains: BTreeSet<HandDrain>,
 }
@@ -119,6 +120,7 @@ impl World {
                 Event::OtherNodeRemoved(name) => {
                     world.others.remove(&name);
                 }
+                Event::ApiServerAddresses(addresses) => world.api_server = addresses,
                 Event::SchedulerMissing(scheduler) => {
                     world.missing.insert(scheduler);
                 }
@@ -147,7 +149,9 @@ impl World {
         let others = self.others.iter().map(|(n, a)| Event::OtherNodeApplied(n.clone(), a.clone()));
         let missing = self.missing.iter().cloned().map(Event::SchedulerMissing);
         let drains = self.hand_drains.iter().cloned().map(Box::new).map(Event::HandDrainBegan);
-        let of_node = node.into_iter().chain([local]).chain(others).chain(missing).chain(drains);
+        let api_server = Event::ApiServerAddresses(self.api_server.clone());
+        let of_node =
+            node.into_iter().chain([local, api_server]).chain(others).chain(missing).chain(drains);
         services.chain(slices).chain(of_node).collect()
     }
 }
@@ -234,6 +238,12 @@ fn event() -> impl Strategy<Value = Event> {
         2 => (other_node(), subsequence(OTHERS.map(ip).to_vec(), 0..4))
             .prop_map(|(name, addresses)| Event::OtherNodeApplied(name, addresses)),
         1 => other_node().prop_map(Event::OtherNodeRemoved),
+        1 => (subsequence(OTHERS.map(ip).to_vec(), 0..3), port(vec![80, 6443])).prop_map(
+            |(addresses, port)| {
+                let at = |address| SocketAddr::new(address, port.get());
+                Event::ApiServerAddresses(addresses.into_iter().map(at).collect())
+            }
+        ),
         1 => scheduler().prop_map(Event::SchedulerMissing),
         1 => scheduler().prop_map(Event::SchedulerLoaded),
         2 => hand_drain().prop_map(|drain| Event::HandDrainBegan(Box::new(drain))),

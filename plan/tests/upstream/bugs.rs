@@ -3,6 +3,7 @@
 //! of kubernetes/kubernetes where there are some.
 
 mod addresses;
+mod api_server;
 mod state;
 
 use std::collections::BTreeSet;

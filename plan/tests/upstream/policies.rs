@@ -196,108 +196,79 @@ fn without_a_network_for_short_circuits_everybody_gets_this_nodes_endpoints() {
     }
 }
 
-/// Two addresses that differ in the first bits only would have one short circuit: the older Service
-/// has it, and the other one has one in the spare network, so that both have what the policy
-/// promises.
+/// Two addresses that differ in the first bits only have the same short circuit: the older Service's
+/// has it, and an Event tells the other one.
 #[test]
-fn a_short_circuit_belongs_to_one_frontend_and_the_other_has_a_spare_one() {
-    const SPARE: &str = "TCP 0.0.113.5:80";
+fn a_short_circuit_belongs_to_one_frontend_and_the_other_goes_without() {
     let older = Service { created: 1, ..with(CLUSTER, LOCAL, true) };
-    let younger = |name: &str, created, cluster: &str, address: &str| Service {
-        created,
+    let second = Service {
+        created: 2,
         kind: ServiceKind::LoadBalancer,
-        load_balancer: ips(&[address]),
+        load_balancer: ips(&["219.0.113.5"]),
         external_policy: LOCAL,
-        ..service(name, &[cluster])
+        ..service("mail", &["10.96.0.8"])
     };
-    let second = younger("mail", 2, "10.96.0.8", "219.0.113.5");
-    let third = younger("chat", 3, "10.96.0.7", "187.0.113.5");
     let mut node = Node::after([
         // No endpoint is on this node: outside clients get no answer.
         sliced(&slice("web-1", "web", &NONE_HERE)),
         sliced(&slice("mail-1", "mail", &["10.244.2.2@n3"])),
-        sliced(&slice("chat-1", "chat", &["10.244.2.3@n3"])),
     ]);
     let short_circuit = |node: &Node| node.real_servers("TCP 251.0.113.5:80");
-    let led = |node: &Node| {
-        let sets = ["KUBE-SHORT-CIRCUIT", "KUBE-SPARE-SHORT-CIRCUIT"].map(|set| node.set(set));
-        sets.map(|set| set.into_iter().collect::<Vec<_>>().concat())
-    };
+    let led = |node: &Node| node.set("KUBE-SHORT-CIRCUIT").into_iter().collect::<Vec<_>>();
     let plan = node.run([applied(&second), applied(&older)]);
-    assert_eq!(plan.problems, []);
-    assert_eq!(short_circuit(&node).unwrap(), "10.244.1.2:8080, 10.244.2.2:8080");
-    assert_eq!(node.real_servers(SPARE).unwrap(), "10.244.2.2:8080");
-    assert_eq!(led(&node), ["203.0.113.5,tcp:80", "219.0.113.5,tcp:80"]);
-    assert!(node.addresses().contains("kube-ipvs0 0.0.113.5"));
-
-    // Of three, the last one has no short circuit.
-    let plan = node.run([applied(&third)]);
     let [(name, problems)] = &plan.problems[..] else { panic!("{:?}", plan.problems) };
-    assert_eq!(*name, third.name);
+    assert_eq!(*name, second.name);
     let [Problem::ShortCircuitTaken { frontend, short_circuit: taken, owner }] = &problems[..]
     else {
         panic!("{problems:?}")
     };
-    assert_eq!(frontend.to_string(), "TCP 187.0.113.5:80");
-    // The one right before it.
-    assert_eq!((taken.to_string(), owner), ("TCP 251.0.113.5:80".to_owned(), &second.name));
-    assert_eq!(led(&node), ["203.0.113.5,tcp:80", "219.0.113.5,tcp:80"]);
+    assert_eq!(frontend.to_string(), "TCP 219.0.113.5:80");
+    assert_eq!((taken.to_string(), owner), ("TCP 251.0.113.5:80".to_owned(), &older.name));
+    assert_eq!(short_circuit(&node).unwrap(), "10.244.1.2:8080, 10.244.2.2:8080");
+    assert_eq!(led(&node), ["203.0.113.5,tcp:80"]);
 
     let plan = node.run([removed(&older)]);
-    assert_eq!(plan.problems, [(third.name.clone(), vec![])]);
+    assert_eq!(plan.problems, [(second.name.clone(), vec![])]);
     assert_eq!(short_circuit(&node).unwrap(), "10.244.2.2:8080");
-    assert_eq!(node.real_servers(SPARE).unwrap(), "10.244.2.3:8080");
-    assert_eq!(led(&node), ["219.0.113.5,tcp:80", "187.0.113.5,tcp:80"]);
+    assert_eq!(led(&node), ["219.0.113.5,tcp:80"]);
     node.run([removed(&second)]);
-    assert_eq!(short_circuit(&node).unwrap(), "10.244.2.3:8080");
-    assert_eq!(node.real_servers(SPARE), None);
-    assert_eq!(led(&node), ["187.0.113.5,tcp:80", ""]);
-    node.run([removed(&third)]);
     assert_eq!(node.state(), [].into());
 }
 
 /// The same of one Service with both addresses.
 #[test]
-fn two_frontends_of_one_service_have_a_short_circuit_each() {
+fn two_frontends_of_one_service_have_one_short_circuit_between_them() {
     let mut web = with(CLUSTER, LOCAL, true);
     web.load_balancer = ips(&["203.0.113.5", "219.0.113.5"]);
-    let node = run(&web, &NONE_HERE);
+    let mut node = Node::after([sliced(&slice("web-1", "web", &NONE_HERE))]);
+    let plan = node.run([applied(&web)]);
+    let [(_, problems)] = &plan.problems[..] else { panic!("{:?}", plan.problems) };
+    assert!(matches!(&problems[..], [Problem::ShortCircuitTaken { .. }]), "{problems:?}");
     assert_eq!(node.set("KUBE-SHORT-CIRCUIT"), ["203.0.113.5,tcp:80".to_owned()].into());
-    assert_eq!(node.set("KUBE-SPARE-SHORT-CIRCUIT"), ["219.0.113.5,tcp:80".to_owned()].into());
-    for short_circuit in ["TCP 251.0.113.5:80", "TCP 0.0.113.5:80"] {
-        assert_eq!(node.real_servers(short_circuit).unwrap(), "10.244.1.2:8080, 10.244.2.2:8080");
-    }
+    let endpoints = node.real_servers("TCP 251.0.113.5:80");
+    assert_eq!(endpoints.unwrap(), "10.244.1.2:8080, 10.244.2.2:8080");
 }
 
 /// 255.255.255.255 is everybody's: packets that really go there would no longer.
 #[test]
 fn no_short_circuit_is_at_an_address_that_no_host_can_have() {
-    for (address, short_circuit) in
-        [("15.255.255.255", "0.255.255.255"), ("31.255.255.255", "0.255.255.255")]
-    {
+    for address in ["15.255.255.255", "31.255.255.255"] {
         let web = Service { external: ips(&[address]), ..with(CLUSTER, LOCAL, false) };
-        let node = run(&web, &NONE_HERE);
-        let addresses = ["10.96.0.9", address, short_circuit].map(|it| format!("kube-ipvs0 {it}"));
+        let mut node = Node::after([sliced(&slice("web-1", "web", &NONE_HERE))]);
+        let plan = node.run([applied(&web)]);
+        let [(_, problems)] = &plan.problems[..] else { panic!("{:?}", plan.problems) };
+        assert!(matches!(&problems[..], [Problem::NoShortCircuit { .. }]), "{problems:?}");
+        let addresses = ["10.96.0.9", address].map(|it| format!("kube-ipvs0 {it}"));
         assert_eq!(node.addresses(), addresses.into());
         assert_eq!(node.set("KUBE-SHORT-CIRCUIT"), [].into());
-        assert_eq!(node.set("KUBE-SPARE-SHORT-CIRCUIT"), [format!("{address},tcp:80")].into());
     }
-    // Without a spare network, an Event says what is missing.
-    let mut settings = Settings::new(THIS);
-    settings.short_circuit_networks.v4 = "0.0.0.0/4".parse().ok();
-    let mut node = Node::new(settings);
-    let web = Service { external: ips(&["16.0.0.0"]), ..with(CLUSTER, LOCAL, false) };
-    let plan = node.run([applied(&web), sliced(&slice("web-1", "web", &NONE_HERE))]);
-    let [(_, problems)] = &plan.problems[..] else { panic!("{:?}", plan.problems) };
-    assert!(matches!(&problems[..], [Problem::NoShortCircuit { .. }]), "{problems:?}");
-    assert_eq!(node.addresses().len(), 2, "{:?}", node.addresses());
 }
 
 /// Everything there is taken to be ours.
 #[test]
 fn an_address_inside_the_networks_of_short_circuits_is_left_out() {
     let mut web = with(CLUSTER, LOCAL, true);
-    web.external = ips(&["251.0.113.6", "fefe::1"]);
+    web.external = ips(&["251.0.113.6", "feff::1"]);
     web.cluster_v6 = Some("fd00:96::9".parse().unwrap());
     web.load_balancer = ips(&["251.0.113.5", "203.0.113.5"]);
     let mut node = Node::after([sliced(&slice("web-1", "web", &ONE_HERE))]);
@@ -322,14 +293,10 @@ fn an_address_inside_the_networks_of_short_circuits_is_left_out() {
 fn an_address_of_the_node_is_no_short_circuit() {
     let mut node = run(&with(CLUSTER, LOCAL, true), &ONE_HERE);
     let before = node.kernel.clone();
-    node.run([Event::LocalAddresses(ips(&["192.0.2.10", "251.0.113.5"]))]);
+    let plan = node.run([Event::LocalAddresses(ips(&["192.0.2.10", "251.0.113.5"]))]);
     assert_eq!(node.real_servers("TCP 251.0.113.5:80"), None);
     assert_eq!(node.set("KUBE-SHORT-CIRCUIT"), [].into());
-    assert_eq!(node.set("KUBE-SPARE-SHORT-CIRCUIT"), ["203.0.113.5,tcp:80".to_owned()].into());
-    let all = ["192.0.2.10", "251.0.113.5", "0.0.113.5"];
-    let plan = node.run([Event::LocalAddresses(ips(&all))]);
     check("bound", &node.addresses(), &["kube-ipvs0 10.96.0.9", "kube-ipvs0 203.0.113.5"]);
-    assert_eq!(node.set("KUBE-SPARE-SHORT-CIRCUIT"), [].into());
     let [(_, problems)] = &plan.problems[..] else { panic!("{:?}", plan.problems) };
     assert!(matches!(&problems[..], [Problem::NoShortCircuit { .. }]), "{problems:?}");
     node.run([Event::LocalAddresses(ips(&["192.0.2.10"]))]);

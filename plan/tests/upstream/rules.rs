@@ -147,7 +147,7 @@ fn what_has_no_endpoints_is_refused_before_it_could_be_let_pass() {
             for (refused, how) in
                 [("KUBE-NO-LOCAL-ENDPOINTS", "DROP"), ("KUBE-NO-ENDPOINTS", "REJECT")]
             {
-                let parts = [[refused, how], [served, "RETURN"], ["KUBE-IPVS-IPS", "REJECT"]];
+                let parts = [[refused, how], [served, "ACCEPT"], ["KUBE-IPVS-IPS", "REJECT"]];
                 check_sets(family, Table::Filter, "KUBE-IPVS-FILTER", &parts);
             }
         }

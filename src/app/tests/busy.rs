@@ -15,6 +15,7 @@ use crate::app::at_work;
 use crate::app::changes::Changes;
 use crate::app::localhost::NodePortsOnLocalhost;
 use crate::app::service_routes::RouteWatch;
+use crate::app::serving::ServingThread;
 use crate::app::signals::Orders;
 use crate::app::source::Source;
 use crate::app::tenure::{Parts, Threads};
@@ -135,6 +136,8 @@ fn health_and_metrics_are_answered_in_the_middle_of_a_round_with_a_very_large_se
             relay: None,
             localhost: NodePortsOnLocalhost::new(Duration::ZERO).unwrap(),
             fallen_back: None,
+            dropped_families: Vec::new(),
+            limits: Vec::new(),
             source: Source::Manifests(source),
             pages: axum::Router::new(),
             route_watch: RouteWatch {
@@ -143,6 +146,7 @@ fn health_and_metrics_are_answered_in_the_middle_of_a_round_with_a_very_large_se
                 cluster: None,
                 inquiries: inquiries.clone(),
                 has_failed: false,
+                last_change: None,
             },
             inquiries,
             questions,
@@ -152,7 +156,7 @@ fn health_and_metrics_are_answered_in_the_middle_of_a_round_with_a_very_large_se
             set_verbosity: Box::new(|_| Ok(())),
         };
         let (at_work, _idle) = at_work::begin();
-        let threads = Threads::start(&at_work).unwrap();
+        let threads = Threads::start(&at_work, ServingThread::start().unwrap()).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let shutdown = async {
             let _ = ended.await;

@@ -52,21 +52,47 @@ fn our_own_rules_are_removed_whole_and_no_other_modes() {
     let removed = of(&saved, RemovalScope::Everything);
     let counts: Vec<(&str, usize, usize)> =
         removed.iter().map(|r| (r.table.as_str(), r.n_rules, r.n_chains)).collect();
-    assert_eq!(counts, [("nat", 3, 7), ("mangle", 1, 2), ("filter", 5, 6)]);
-    assert_eq!(removed[0].to_string(), "nat: 3 rules, 7 chains");
+    assert_eq!(counts, [("nat", 3, 6), ("mangle", 1, 2), ("filter", 5, 6)]);
+    assert_eq!(removed[0].to_string(), "nat: 3 rules, 6 chains");
     let input = removed[0].input.as_deref().unwrap();
     assert_eq!(
         input,
         "*nat\n\
          :KUBE-LOAD-BALANCER - [0:0]\n:KUBE-MARK-MASQ - [0:0]\n:KUBE-NODE-PORT - [0:0]\n\
          :KUBE-POSTROUTING - [0:0]\n:KUBE-SERVICES - [0:0]\n:KUBE-SHORT-CIRCUIT - [0:0]\n\
-         :KUBE-SPARE-SHORT-CIRCUIT - [0:0]\n\
          -D OUTPUT -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES\n\
          -D PREROUTING -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES\n\
          -D POSTROUTING -m comment --comment \"kubernetes postrouting rules\" -j KUBE-POSTROUTING\n\
          -X KUBE-LOAD-BALANCER\n-X KUBE-MARK-MASQ\n-X KUBE-NODE-PORT\n-X KUBE-POSTROUTING\n\
-         -X KUBE-SERVICES\n-X KUBE-SHORT-CIRCUIT\n-X KUBE-SPARE-SHORT-CIRCUIT\nCOMMIT\n"
+         -X KUBE-SERVICES\n-X KUBE-SHORT-CIRCUIT\nCOMMIT\n"
     );
+}
+
+/// The chain that earlier versions had for a second short circuit, and the rule that led there.
+const FORMER: [&str; 2] = [
+    "-A KUBE-SPARE-SHORT-CIRCUIT -m addrtype --src-type LOCAL -j NETMAP --to 0.0.0.0/8",
+    "-A KUBE-SERVICES -m set --match-set KUBE-SPARE-SHORT-CIRCUIT dst,dst -j KUBE-SPARE-SHORT-CIRCUIT",
+];
+
+fn of_earlier_version(saved: &str) -> String {
+    let chain = ":KUBE-SPARE-SHORT-CIRCUIT - [0:0]";
+    saved.replacen("*nat\n", &format!("*nat\n{chain}\n{}\n", FORMER.join("\n")), 1)
+}
+
+#[test]
+fn the_chain_of_an_earlier_version_goes_once_nothing_leads_there() {
+    let saved = mk_rule_set().first_input().replace("-I ", "-A ").replace(" 1 -m ", " -m ");
+    let ipvs = RemovalScope::ModesBut(&[Mode::Ipvs]);
+    let earlier = of_earlier_version(&saved);
+    // Until the rules are written, they lead there.
+    assert_eq!(inputs(&earlier, ipvs), [""; 0]);
+    let written = earlier.replace(&format!("{}\n", FORMER[1]), "");
+    let input = "*nat\n:KUBE-SPARE-SHORT-CIRCUIT - [0:0]\n-X KUBE-SPARE-SHORT-CIRCUIT\nCOMMIT\n";
+    assert_eq!(inputs(&written, ipvs), [input]);
+    let leaving = RemovalScope::ModesBut(&[Mode::Ipvs, Mode::Iptables]);
+    assert_eq!(of(&written, leaving), [], "connections may still need what IPVS mode left");
+    let all = inputs(&written, RemovalScope::Everything).concat();
+    assert!(all.contains("-X KUBE-SPARE-SHORT-CIRCUIT"), "{all}");
 }
 
 #[test]
@@ -194,9 +220,10 @@ fn what_a_proxy_at_work_uses_is_not_taken_away_beside_our_rules() {
 #[test]
 fn of_our_own_rules_those_go_that_kube_proxy_does_not_have() {
     let settings = RuleSetSettings::new(false, 14, LocalTraffic::Unknown, true).unwrap();
-    let networks = ShortCircuitNetworks::default().networks(Family::V4);
-    let rule_set = RuleSet::new(Family::V4, &settings.with_short_circuit_networks(networks));
+    let networks = ShortCircuitNetworks::default().of(Family::V4);
+    let rule_set = RuleSet::new(Family::V4, &settings.with_short_circuit_network(networks));
     let saved = rule_set.first_input().replace("-I ", "-A ").replace(" 1 -m ", " -m ");
+    let saved = of_earlier_version(&saved);
     let inputs = inputs(&saved, RemovalScope::OursAlone);
     let [nat, mangle, filter] = &inputs[..] else { panic!("{inputs:#?}") };
     for gone in ["-X KUBE-SHORT-CIRCUIT", "-X KUBE-SPARE-SHORT-CIRCUIT"] {
@@ -314,4 +341,55 @@ fn copies_of_packets_stay_only_while_a_node_leaves_mode_ipvs() {
     for leaving in [&[Mode::Ipvs, Mode::Iptables][..], &Mode::ALL] {
         assert_eq!(counts(RemovalScope::ModesBut(leaving)), [], "{leaving:?}");
     }
+}
+
+#[test]
+fn a_jump_that_kube_proxy_has_written_already_is_not_written_again() {
+    let rule_set = mk_rule_set();
+    let saved = rule_set.first_input().replace("-I ", "-A ").replace(" 1 -m ", " -m ");
+    let inserted = |saved: &str| {
+        let all = inputs(saved, RemovalScope::OursAlone).concat();
+        all.lines().filter(|line| line.starts_with("-I ")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let all = inserted(&saved);
+    assert!(all.len() > 2, "{all:?}");
+    // kube-proxy writes with a comment in quotes, and iptables prints it otherwise.
+    let beside: String = all
+        .iter()
+        .map(|jump| jump.replacen("-I ", "-A ", 1).replace(" 1 -m ", " -m ") + "\n")
+        .collect();
+    let (before, filter) = saved.split_once("*filter\n").unwrap();
+    let saved =
+        format!("{before}*filter\n{}", filter.replacen("COMMIT", &format!("{beside}COMMIT"), 1));
+    assert_eq!(inserted(&saved), [""; 0]);
+    let removed = inputs(&saved, RemovalScope::OursAlone).concat();
+    assert!(removed.contains("-D INPUT -m conntrack ! --ctstate"), "{removed}");
+}
+
+#[test]
+fn a_firewall_chain_without_rules_is_not_the_kubelets() {
+    let empty = table(
+        "filter",
+        &[
+            ":INPUT ACCEPT [0:0]",
+            ":KUBE-FIREWALL - [0:0]",
+            "-A INPUT -j KUBE-FIREWALL",
+            "-A OUTPUT -j KUBE-FIREWALL",
+        ],
+    );
+    let expected = "*filter\n:KUBE-FIREWALL - [0:0]\n-D INPUT -j KUBE-FIREWALL\n\
+                    -D OUTPUT -j KUBE-FIREWALL\n-X KUBE-FIREWALL\nCOMMIT\n";
+    for scope in [RemovalScope::Everything, RemovalScope::ModesBut(&[Mode::Ipvs])] {
+        assert_eq!(inputs(&empty, scope), [expected]);
+    }
+    assert_eq!(of(&empty, RemovalScope::OursAlone), []);
+    assert_eq!(of(&empty, RemovalScope::ModesBut(&[Mode::Ipvs, Mode::Iptables])), []);
+}
+
+#[test]
+fn what_a_killed_probe_left_goes_with_everything() {
+    let saved = table("nat", &[":KUBE-PROBE - [0:0]"]);
+    let all = inputs(&saved, RemovalScope::Everything).concat();
+    assert!(all.contains("-X KUBE-PROBE\n"), "{all}");
+    assert_eq!(of(&saved, RemovalScope::ModesBut(&[Mode::Ipvs])), []);
 }

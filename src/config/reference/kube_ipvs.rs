@@ -8,7 +8,18 @@ use super::{Setting, field};
 
 /// The fields of our own document. Its flags apply together with `--config`: kube-proxy has none by
 /// these names.
-pub const OWN_FIELDS: [Setting; 28] = [
+pub const OWN_FIELDS: [Setting; 29] = [
+    field(
+        "acceptServiceTraffic",
+        "string",
+        DoesIn(
+            Mode::Ipvs,
+            "New connections to Services in INPUT, which they pass in mode ipvs alone: always (let \
+             in before the host's own rules, as far as spec.loadBalancerSourceRanges and endpoints \
+             allow; nothing else is) or never (the host's rules decide, as with kube-proxy: a \
+             policy of DROP cuts pods and clients off). docs/kernel-use.md has the rules",
+        ),
+    ),
     field("apiVersion", "string", Does("Must be kube-ipvs.io/v1alpha1")),
     field(
         "cleanupOtherModes",
@@ -237,17 +248,14 @@ pub const OWN_FIELDS: [Setting; 28] = [
         DoesIn(
             Mode::Ipvs,
             "Unused network of up to 24 bits for short circuits: through them, clients in the cluster \
-             reach all endpoints at an address with externalTrafficPolicy Local. If it is \
-             full, 0.0.0.0/8 is used as well. Empty: these clients get what clients outside get",
+             reach all endpoints at an address with externalTrafficPolicy Local. Empty: these clients \
+             get what clients outside get",
         ),
     ),
     field(
         "shortCircuit.ipv6",
         "network",
-        DoesIn(
-            Mode::Ipvs,
-            "The same for IPv6, up to 96 bits. If it is full, fefe::/16 is used as well",
-        ),
+        DoesIn(Mode::Ipvs, "The same for IPv6, up to 96 bits"),
     ),
     field(
         "udpIdleTimeout",

@@ -76,7 +76,7 @@ pub const FIELDS: [Setting; 63] = [
         "conntrack.maxPerCore",
         "number",
         Does(
-            "Sets nf_conntrack_max to this number times the online processors, or to \
+            "Raises nf_conntrack_max to this number times the online processors, or to \
              conntrack.min if that is more; to 1048576 if the product is larger than that, \
              whatever conntrack.min is; 0 leaves nf_conntrack_max unchanged",
         ),
@@ -184,7 +184,7 @@ pub const FIELDS: [Setting; 63] = [
     field(
         "healthzBindAddress",
         "address:port",
-        Does("Address and port of the health server (/healthz, /livez)"),
+        Does("Address and port of the health server (/healthz, /livez, /readyz)"),
     )
     .flag("healthz-bind-address", "ADDRESS:PORT", Serving),
     field(

@@ -38,6 +38,8 @@ pub fn validate_own(
     document: &KubeProxyConfiguration,
 ) -> Vec<Violation> {
     let mut found = KubeIpvsViolations(Vec::new());
+    let accept = &own.accept_service_traffic;
+    found.one_of("acceptServiceTraffic", accept, &["always", "never"]);
     found.one_of("followNodes", &own.follow_nodes, &["auto", "always", "never"]);
     found.one_of("consolePage", &own.console_page, &["off", "loopback", "network"]);
     found.one_of("iptablesVariant", &own.iptables_variant, &["auto", "nft", "legacy"]);
@@ -85,8 +87,8 @@ impl RoutableNetworks {
     pub fn new(own: &KubeIpvsConfiguration, document: &KubeProxyConfiguration) -> Self {
         let of_short_circuits = own.short_circuit.networks();
         let of_short_circuits =
-            Family::BOTH.into_iter().flat_map(|family| of_short_circuits.networks(family));
-        let of_short_circuits = of_short_circuits.flatten().map(|net| (net, "of shortCircuit"));
+            Family::BOTH.into_iter().filter_map(|family| of_short_circuits.of(family));
+        let of_short_circuits = of_short_circuits.map(|net| (net, "of shortCircuit"));
         let used = special().chain(pods(document)).chain(of_short_circuits).collect();
         Self { used, of_nodes: networks(&document.node_port_addresses) }
     }

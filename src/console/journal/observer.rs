@@ -171,6 +171,7 @@ impl Arrival {
             Event::LocalAddresses(addresses) => Self::LocalAddresses(addresses.len()),
             Event::OtherNodeApplied(name, _) => Self::OtherNode(Arc::clone(name)),
             Event::OtherNodeRemoved(name) => Self::OtherNodeGone(Arc::clone(name)),
+            Event::ApiServerAddresses(_) => Self::Inside("the API server's addresses"),
             Event::SchedulerMissing(_) => Self::Inside("the kernel lacks a scheduler"),
             Event::SchedulerLoaded(_) => Self::Inside("the kernel may have a scheduler now"),
             Event::ProxyPort(..) => Self::Inside("the relay reports a proxy port"),

@@ -116,11 +116,45 @@ fn what_differs_is_set_and_the_rest_is_left() {
     assert_eq!(read(&root, established), "86400");
     assert_eq!(set(&root, &chosen), ConntrackSetup::default());
 
-    // Buckets are only added; the number of entries is what was asked for.
-    let outcome = set(&root, &mk_table(16_384, 0));
-    assert_eq!(outcome.changed.len(), 1, "{outcome:?}");
-    assert_eq!((read(&root, MAX).as_str(), read(&root, HASH_SIZE).as_str()), ("131072", "65536"));
+    // Entries and buckets are only added.
+    assert_eq!(set(&root, &mk_table(16_384, 0)), ConntrackSetup::default());
+    assert!(wanted(&root, &mk_table(16_384, 0)).is_empty(), "a preflight says the same");
+    assert_eq!((read(&root, MAX).as_str(), read(&root, HASH_SIZE).as_str()), ("262144", "65536"));
     assert_eq!(set(&root, &NONE), ConntrackSetup::default());
+}
+
+#[test]
+fn a_table_that_an_operator_enlarged_is_not_made_smaller() {
+    // 128 processors ask for 4,194,304 entries, which is cut to 1,048,576.
+    let (_folder, root) =
+        mk_root(&[(PROCESSORS, "0-127"), (MAX, "4194304"), (HASH_SIZE, "1048576")]);
+    assert_eq!(set(&root, &mk_table(32_768, 131_072)), ConntrackSetup::default());
+    assert_eq!(
+        (read(&root, MAX).as_str(), read(&root, HASH_SIZE).as_str()),
+        ("4194304", "1048576")
+    );
+}
+
+#[test]
+fn too_few_buckets_are_a_warning() {
+    // Not even root can write a directory in the place of the file.
+    let (_folder, root) = mk_root(&[(PROCESSORS, "0"), (MAX, "65536")]);
+    fs::create_dir_all(root.sys.join(HASH_SIZE)).unwrap();
+    for chosen in [mk_table(1_000, 0), mk_table(0, 0)] {
+        let is_asked = chosen.max_per_core != Some(0);
+        let outcome = set(&root, &chosen);
+        assert_eq!((outcome.changed.len(), outcome.failed.len()), (0, 0), "{outcome:?}");
+        assert_eq!(outcome.tolerated.len(), usize::from(is_asked), "{outcome:?}");
+        assert_eq!(buckets_missing(&root, &chosen), outcome.tolerated.first().cloned());
+    }
+    for (error, cure) in [
+        (rustix::io::Errno::ROFS, "Mount /sys writable"),
+        (rustix::io::Errno::ACCESS, "Mount /sys writable"),
+        (rustix::io::Errno::OPNOTSUPP, "not the host's network namespace"),
+    ] {
+        let said = too_few_buckets(250, &error.into());
+        assert!(said.contains(cure) && said.contains("echo 250 > /sys/module"), "{said}");
+    }
 }
 
 #[test]
@@ -135,23 +169,16 @@ fn a_sysctl_that_cannot_be_set_is_reported_with_what_to_do() {
     let [max, liberal] = &outcome.failed[..] else { panic!("{outcome:?}") };
     assert!(max.contains("net.netfilter.nf_conntrack_max=1000") && max.contains("sysctl -w"));
     assert!(liberal.contains("modprobe nf_conntrack"), "{liberal}");
-    assert_eq!(read(&root, HASH_SIZE), "16", "buckets follow entries");
-
-    let (_folder, root) = mk_root(&[(PROCESSORS, "0"), (MAX, "1000"), (HASH_SIZE, "many")]);
-    let outcome = set(&root, &mk_table(1_000, 0));
-    assert!(outcome.failed[0].contains("echo 250 > /sys/module/nf_conntrack"), "{outcome:?}");
 }
 
 #[test]
-fn a_table_that_is_large_enough_need_not_be_writable() {
+fn a_table_that_is_not_this_namespaces_need_not_be_writable() {
     let refused = |found: &str| SysctlError {
         sysctl: Sysctl::new(MAX, 131_072, true, ""),
         found: Some(found.to_owned()),
         source: rustix::io::Errno::ROFS.into(),
     };
-    let (_folder, root) = mk_root(&[(MAX, "262144")]);
-    let reason = tolerable(&root.proc_sys, &refused("262144")).unwrap();
-    assert!(reason.contains("stays 262144"), "{reason}");
+    let (_folder, root) = mk_root(&[(MAX, "65536")]);
     assert_eq!(tolerable(&root.proc_sys, &refused("65536")), None);
     // As in a network namespace of its own: the sysctl is read-only.
     let path = root.proc_sys.join(MAX);

@@ -15,10 +15,18 @@ impl Fake {
 }
 
 impl FakeState {
-    /// Counts the connections that are not closed.
-    pub(super) fn open_connections(&mut self) -> Result<OpenConnections, ReadError> {
+    /// Counts the connections that are not closed; none if there are more than `most`, closed or not.
+    pub(super) fn open_connections(
+        &mut self,
+        most: u64,
+    ) -> Result<Option<OpenConnections>, ReadError> {
+        self.looks.connections += 1;
         let closed = self.closed.clone();
         let actual = self.readable(ReadCall::Connections)?;
+        let real_servers = actual.virtual_servers.values().flat_map(|it| it.real_servers.values());
+        if real_servers.map(|it| it.connections).sum::<u64>() > most {
+            return Ok(None);
+        }
         let is_open =
             |frontend: &Frontend| frontend.protocol != Protocol::Udp && !closed.contains(frontend);
         let servers = actual.virtual_servers.iter().filter(|(frontend, _)| is_open(frontend));
@@ -26,7 +34,7 @@ impl FakeState {
             let real_servers = server.real_servers.iter();
             real_servers.map(|(socket, found)| ((*frontend, *socket), found.connections))
         });
-        Ok(each.filter(|(_, connections)| *connections > 0).collect())
+        Ok(Some(each.filter(|(_, connections)| *connections > 0).collect()))
     }
 }
 

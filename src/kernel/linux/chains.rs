@@ -50,7 +50,7 @@ impl LinuxRules {
             (self.programs.get(&family), self.watches.get_mut(&family))
         else {
             let reason = format!("this host has no working iptables for {family}");
-            let refusal = Refusal::new(RefusalClass::NotSupported, reason);
+            let refusal = Refusal::new(RefusalClass::NotInstalled, reason);
             return changes.iter().map(|_| Err(refusal.clone())).collect();
         };
         let before = watch.generation();

@@ -22,18 +22,24 @@ const OPEN_TCP: [&str; 5] = ["ESTABLISHED", "SYN_RECV", "SYNACK", "FIN_WAIT", "C
 /// The same of SCTP (`sctp_state_name_table` in net/netfilter/ipvs/ip_vs_proto_sctp.c).
 const OPEN_SCTP: [&str; 5] = ["ESTABLISHED", "C-REPLIED", "C-ECHOED", "S-SENT", "S-RECEIVED"];
 
-/// Counts the open connections of TCP and SCTP by virtual server and real server.
-pub(super) fn count_open() -> Result<OpenConnections, ReadError> {
+/// Counts the open connections of TCP and SCTP by virtual server and real server. Breaks off after
+/// `most` connections of all kinds, and returns none.
+pub(super) fn count_open(most: u64) -> Result<Option<OpenConnections>, ReadError> {
     let mut counts = OpenConnections::default();
     let unread = |error: io::Error| ReadError::new("connections of IPVS", error);
+    let mut n_read = 0;
     let each = |entry: TableEntry<'_>| {
+        n_read += 1;
+        if n_read > most {
+            return ControlFlow::Break(());
+        }
         if let Some(servers) = open(&entry) {
             *counts.entry(servers).or_insert(0) += 1;
         }
         ControlFlow::Continue(())
     };
     connection_table::read(each).map_err(unread)?;
-    Ok(counts)
+    Ok((n_read <= most).then_some(counts))
 }
 
 /// Returns the virtual server and the real server of an open connection.

@@ -5,12 +5,13 @@
 //! until the listing ends, which may take seconds. So the numbers are compared with those at the
 //! last listing, and a few more users are no reason to list again at once.
 
+use std::sync::Arc;
+
 use ipvs::Counter;
 use plan::actual::ListedVirtualServer;
 use plan::kernel_objects::Frontend;
 use plan::model::Family;
 use plan::op::Op;
-use plan::table::Table;
 
 use super::Listing;
 
@@ -18,8 +19,7 @@ use super::Listing;
 /// listed.
 const MOST_RISEN: u32 = 5;
 
-/// Least number of virtual servers in a listing that determines the order of the kernel's table. Fewer
-/// would fit many tables.
+/// Number of virtual servers from which on the order of the kernel's table matters.
 const MANY: u32 = 256;
 
 /// Counts virtual servers as a listing of frontends would show them.
@@ -28,10 +28,8 @@ pub(super) struct VirtualServerCount {
     /// None: the kernel does not count.
     counter: Option<Counter>,
     listed: Option<LastListing>,
-    /// The order of the kernel's table of virtual servers.
-    table: Option<Table>,
-    /// Number of virtual servers made since the last listing; none once many were listed.
-    n_made: Option<u32>,
+    /// The kernel's order, as the last listing had it that had most of them.
+    order: Arc<[Frontend]>,
 }
 
 /// Counts at the last listing.
@@ -65,7 +63,7 @@ impl VirtualServerCount {
     /// Opens the counter in the calling thread's network namespace, if it is used.
     pub(super) fn open(is_used: bool) -> Self {
         if !is_used {
-            return Self { counter: None, listed: None, table: None, n_made: None };
+            return Self { counter: None, listed: None, order: Arc::default() };
         }
         let counter = Counter::open().and_then(|counter| counter.count().map(|_| counter));
         let counter = counter
@@ -73,13 +71,15 @@ impl VirtualServerCount {
                 tracing::info!("{error}; only the audit notices deleted virtual servers");
             })
             .ok();
-        Self { counter, listed: None, table: None, n_made: Some(0) }
+        Self { counter, listed: None, order: Arc::default() }
     }
 
     pub(super) fn number(&mut self) -> Number {
         let Some(now) = self.now() else { return Number::Uncounted };
-        match &mut self.listed {
-            Some(listed) => listed.number(now),
+        match self.listed.as_mut().map(|listed| listed.number(now)) {
+            // A start on an empty kernel lists nothing, and after a flush it is too late.
+            Some(Number::Known(number)) if is_order_unknown(number, &self.order) => Number::Unknown,
+            Some(number) => number,
             None => Number::Unknown,
         }
     }
@@ -96,23 +96,15 @@ impl VirtualServerCount {
             .zip(self.now())
             .and_then(|(before, after)| undisturbed(before, after))
             .map(|count| LastListing::new(count, &frontends));
-        self.table = Table::learn(&frontends, self.table.take());
-        let are_many = frontends.len() >= MANY as usize;
-        self.n_made = self.n_made.and((!are_many).then_some(0));
-        Ok(Listing { virtual_servers, table: self.table.clone() })
-    }
-
-    /// True if a listing would determine the order of the kernel's table for the first time. A start on an
-    /// empty kernel lists nothing, and after a flush it is too late.
-    pub(super) fn would_learn(&self) -> bool {
-        self.n_made.is_some_and(|n_made| n_made >= MANY)
+        // What a flush left does not tell the order of what it removed.
+        if frontends.len() >= self.order.len() / 2 {
+            self.order = frontends.into();
+        }
+        Ok(Listing { virtual_servers, order: Arc::clone(&self.order) })
     }
 
     /// Counts an operation that was carried out.
     pub(super) fn done(&mut self, op: &Op) {
-        if let (Op::CreateVirtualServer(..), Some(n_made)) = (op, &mut self.n_made) {
-            *n_made = n_made.saturating_add(1);
-        }
         let Some(listed) = &mut self.listed else { return };
         match op {
             Op::CreateVirtualServer(frontend, _) if is_v6(frontend) => {
@@ -175,6 +167,11 @@ impl LastListing {
 /// user is one that lists; a virtual server of IPv6 stays a user, and is seen after some looks.
 fn undisturbed(before: ipvs::Count, after: ipvs::Count) -> Option<ipvs::Count> {
     (before.ipv4 == after.ipv4 && before.users <= after.users).then_some(before)
+}
+
+/// True if the kernel has many virtual servers, and most of them came after the last listing.
+fn is_order_unknown(number: u32, order: &[Frontend]) -> bool {
+    number >= MANY && number as usize / 2 > order.len()
 }
 
 fn is_v6(frontend: &Frontend) -> bool {

@@ -71,7 +71,6 @@ impl Linux {
             scope: AddressScope::default(),
             kept: Kept::default(),
             bridges: Bridges::new(sysctl::ROOT, Vec::new()),
-            printed: None,
         })
     }
 }

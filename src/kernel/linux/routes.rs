@@ -1,7 +1,10 @@
 //! Local routes, which replace addresses (`serviceRoutes`).
 
+use std::collections::BTreeMap;
+
 use ipnet::IpNet;
 use plan::hash::HashSet;
+use plan::model::Family;
 use plan::op::Op;
 use rustix::io::Errno;
 
@@ -14,8 +17,8 @@ use super::{Linux, ReadError, Refusal};
 pub struct LocalServiceAddresses {
     /// Networks that routes of ours lead to. Routes to single addresses are a mode's that has been left.
     pub routes: Vec<IpNet>,
-    /// Number of addresses on our interface.
-    pub n_bound: usize,
+    /// Number of addresses on our interface, by family.
+    pub n_bound: BTreeMap<Family, usize>,
 }
 
 // === impl LocalServiceAddresses ===
@@ -29,10 +32,14 @@ impl LocalServiceAddresses {
         let mut routes = Routes::open()?.ours()?;
         routes.retain(|network| network.prefix_len() < network.max_prefix_len());
         let mut links = Links::open()?;
-        let Some(link) = links.find()? else { return Ok(Self { routes, n_bound: 0 }) };
+        let Some(link) = links.find()? else { return Ok(Self { routes, ..Self::default() }) };
         let found = links.addresses()?.into_iter();
         let ours = found.filter(|it| it.index == link.index && !it.is_link_local_v6());
-        Ok(Self { routes, n_bound: ours.count() })
+        let mut n_bound = BTreeMap::new();
+        for address in ours {
+            *n_bound.entry(Family::of(address.address)).or_default() += 1;
+        }
+        Ok(Self { routes, n_bound })
     }
 }
 

@@ -86,7 +86,7 @@ impl LinuxRules {
             self.watches.get_mut(&family),
         ) else {
             return Err(Refusal::new(
-                RefusalClass::NotSupported,
+                RefusalClass::NotInstalled,
                 format_args!("this host has no working iptables for {family}"),
             ));
         };

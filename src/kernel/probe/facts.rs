@@ -24,9 +24,9 @@ pub struct Facts {
     /// What only mode ipvs needs; none: not asked, since the mode is another one.
     pub of_ipvs: Option<IpvsFacts>,
     /// `Ok` if iptables works, with all that the mode's rules are made of.
-    pub iptables_v4: Result<(), String>,
+    pub iptables_v4: Result<(), ProbeError>,
     /// The same of ip6tables; none: not asked, since there is no IPv6.
-    pub iptables_v6: Option<Result<(), String>>,
+    pub iptables_v6: Option<Result<(), ProbeError>>,
     /// Support of the host for IPv6.
     pub ipv6: Ipv6,
     /// Sysctls with wrong values; none: not asked, since mode ipvs has no IPVS.
@@ -35,6 +35,15 @@ pub struct Facts {
     pub sysctls_writable: Result<(), String>,
     /// The kernel's release, as `uname -r` prints it; empty: it could not be read.
     pub kernel_release: String,
+}
+
+/// Reason for which a family's iptables cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProbeError {
+    /// Text of the program.
+    pub words: String,
+    /// True if the host may have everything, and another program was in the way, or memory was short.
+    pub is_momentary: bool,
 }
 
 /// Facts about what only mode ipvs needs.
@@ -68,7 +77,7 @@ pub struct Attempts<'a> {
     /// What only mode ipvs needs; none: another mode.
     pub of_ipvs: Option<IpvsAttempts<'a>>,
     /// Tries the family's iptables.
-    pub iptables: &'a mut dyn FnMut(Family) -> Result<(), String>,
+    pub iptables: &'a mut dyn FnMut(Family) -> Result<(), ProbeError>,
 }
 
 /// Attempts of what only mode ipvs needs.
@@ -129,6 +138,14 @@ fn ipvs() -> Result<(), String> {
     generic::family(&mut socket, "IPVS")
         .map(|_| ())
         .map_err(|error| format!("the generic netlink family IPVS is not there: {error}"))
+}
+
+// === impl ProbeError ===
+
+impl From<String> for ProbeError {
+    fn from(words: String) -> Self {
+        Self { words, is_momentary: false }
+    }
 }
 
 // === impl ProcRoot ===

@@ -41,8 +41,8 @@ fn mk_sysctl(required: bool) -> Sysctl {
     wanted.remove(0)
 }
 
-fn refused<T>() -> Result<T, String> {
-    Err("said no".to_owned())
+fn refused<T, E: From<String>>() -> Result<T, E> {
+    Err("said no".to_owned().into())
 }
 
 /// Changes one fact, and says what is to be found: the families, and the problems with how they
@@ -122,7 +122,7 @@ const CASES: [Case; 18] = [
     (
         |facts| {
             facts.of_ipvs = None;
-            facts.iptables_v4 = Err("no rule can have recent (module xt_recent)".to_owned());
+            facts.iptables_v4 = Err("no rule can have recent (module xt_recent)".to_owned().into());
             facts.iptables_v6 = Some(refused());
         },
         &[],
@@ -260,15 +260,15 @@ fn what_the_attempts_answer_are_the_facts() {
             of_ipvs: Some(of_ipvs),
             iptables: &mut |family| {
                 asked.push(family);
-                Err(format!("no {family}"))
+                Err(format!("no {family}").into())
             },
         },
     );
     assert_eq!(facts.net_admin, Some(true));
     let of_ipvs = facts.of_ipvs.unwrap();
     assert_eq!((&of_ipvs.ipset, &of_ipvs.dummy), (&Ok(()), &refused()));
-    assert_eq!(facts.iptables_v4, Err(format!("no {}", Family::V4)));
-    assert_eq!(facts.iptables_v6, Some(Err(format!("no {}", Family::V6))));
+    assert_eq!(facts.iptables_v4, Err(format!("no {}", Family::V4).into()));
+    assert_eq!(facts.iptables_v6, Some(Err(format!("no {}", Family::V6).into())));
     assert_eq!(asked, Family::BOTH);
     // Whether this host has IPVS depends on the host, and whether its scheduler is asked on that.
     let taken = of_ipvs.ipvs.is_ok().then(|| Err("no wlc".to_owned()));
@@ -300,4 +300,24 @@ fn a_distribution_that_leaves_modules_out_is_named_with_the_package_that_has_the
     assert_eq!(advised(&facts), (0, 3));
     facts.kernel_release = "6.12.0-211.26.1.el10_2.aarch64".to_owned();
     assert_eq!(advised(&facts), (2, 3), "a capability is in no package");
+}
+
+#[test]
+fn a_family_that_could_not_be_tried_keeps_the_host_from_being_ready() {
+    let mk = |is_momentary| {
+        let words = "Another app is currently holding the xtables lock".to_owned();
+        let refused = Some(Err(ProbeError { words, is_momentary }));
+        judge(&Facts { iptables_v6: refused, ..mk_facts() })
+    };
+    let momentary = mk(true);
+    assert!(momentary.are_momentary() && !momentary.is_usable());
+    assert!(momentary.fatal()[0].contains("IPv6") && momentary.fatal()[0].contains("xtables lock"));
+    assert_eq!(momentary.dropped_families(), [""; 0]);
+    let lacking = mk(false);
+    assert!(!lacking.are_momentary() && lacking.is_usable());
+    assert_eq!(lacking.families, V4);
+    assert!(lacking.dropped_families()[0].contains("IPv6 is not served"));
+    // What the kernel does not have is not dropped.
+    let without = Facts { ipv6: Ipv6::NotInKernel, iptables_v6: None, ..mk_facts() };
+    assert_eq!(judge(&without).dropped_families(), [""; 0]);
 }

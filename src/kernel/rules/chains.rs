@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use plan::chains::{ChainId, ChainName, ChainOp};
 use plan::hash::{HashMap, HashSet};
-use plan::rule_set::Table;
+use plan::rule_set::{Table, is_same_rule};
 
 use super::super::{Refusal, RefusalClass};
 use super::{Backend, Rules, RulesError, installed};
@@ -198,7 +198,7 @@ impl<P: ChainPrograms> Step<'_, P> {
                     }
                 }
             };
-            let is_there = rules.iter().flatten().any(|found| **found == **rule);
+            let is_there = rules.iter().flatten().any(|found| is_same_rule(found, rule));
             if !is_there {
                 self.settle(*at, Ok(()));
             }

@@ -8,7 +8,7 @@ use plan::model::Family;
 use plan::rule_set::Comparison;
 
 use super::super::RefusalClass;
-use super::TIMEOUT;
+use super::super::probe::ProbeError;
 use super::program::{Finished, NotRun};
 
 /// Error of iptables.
@@ -37,6 +37,13 @@ pub enum RulesError {
         command: String,
         /// Output of the program.
         printed: String,
+    },
+    /// The kernel did not list the chains of nf_tables.
+    Unlisted {
+        /// The family.
+        family: Family,
+        /// Error of the listing.
+        source: netlink::Error,
     },
     /// A program failed.
     Failed(Box<ProgramFailure>),
@@ -138,9 +145,10 @@ impl RulesError {
             Self::NotInstalled { .. } => Cause::NotInstalled,
             // Another program writes the same chains at the same time.
             Self::NotAsWritten { .. } => Cause::Busy,
-            Self::NotStarted { .. } | Self::Hung { .. } | Self::UnknownVersion { .. } => {
-                Cause::Other
-            }
+            Self::NotStarted { .. }
+            | Self::Hung { .. }
+            | Self::UnknownVersion { .. }
+            | Self::Unlisted { .. } => Cause::Other,
         }
     }
 
@@ -174,6 +182,7 @@ impl std::error::Error for RulesError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::NotStarted { source, .. } => Some(source),
+            Self::Unlisted { source, .. } => Some(source),
             _ => None,
         }
     }
@@ -192,15 +201,17 @@ impl fmt::Display for RulesError {
             }
             Self::Hung { command } => write!(
                 f,
-                "`{command}` did not end within {} seconds and was killed; \
-                 see what else changes iptables rules on this host, and how many rules there are",
-                TIMEOUT.as_secs()
+                "`{command}` did not end in time and was killed; see what else changes iptables rules \
+                 on this host, and how many rules there are"
             ),
             Self::UnknownVersion { command, printed } => write!(
                 f,
                 "`{command}` printed {printed:?}, which is not an iptables version; \
                  is another program installed under this name?"
             ),
+            Self::Unlisted { family, source } => {
+                write!(f, "the kernel does not list the {family} chains of nf_tables: {source}")
+            }
             Self::Failed(failure) => failure.fmt(f),
             Self::NotAsWritten { family, comparison } => write!(
                 f,
@@ -208,6 +219,14 @@ impl fmt::Display for RulesError {
                  another program (a second kube-ipvs, a kube-proxy) write the same chains?"
             ),
         }
+    }
+}
+
+impl From<RulesError> for ProbeError {
+    fn from(error: RulesError) -> Self {
+        let is_momentary = matches!(error, RulesError::Hung { .. })
+            || matches!(error.cause(), Cause::Busy | Cause::Memory);
+        Self { words: error.to_string(), is_momentary }
     }
 }
 
@@ -231,7 +250,8 @@ impl fmt::Display for ProgramFailure {
         write!(f, "`{}` failed ({}): ", self.command, self.status)?;
         f.write_str(&self.words())?;
         if let Some(remedy) = self.cause.remedy() {
-            write!(f, ". {remedy}")?;
+            let stop = if self.words().ends_with('.') { "" } else { "." };
+            write!(f, "{stop} {remedy}")?;
         }
         match &self.excerpt {
             Some(excerpt) => write!(f, "\nits input around that line:\n{excerpt}"),
@@ -260,9 +280,10 @@ impl Cause {
         match self {
             Self::Busy | Self::Memory => RefusalClass::Exhausted,
             Self::NotPermitted => RefusalClass::NotPermitted,
-            Self::NoTable | Self::NoExtension | Self::NotInstalled => RefusalClass::NotSupported,
+            Self::NoExtension => RefusalClass::NotSupported,
+            Self::NoTable | Self::NoLock | Self::NotInstalled => RefusalClass::NotInstalled,
             Self::NoChain | Self::InUse => RefusalClass::Conflict,
-            Self::NoLock | Self::NoSet | Self::ForeignRules | Self::Other => RefusalClass::Other,
+            Self::NoSet | Self::ForeignRules | Self::Other => RefusalClass::Other,
         }
     }
 
@@ -298,8 +319,8 @@ impl Cause {
                  the kernel lacks ip_set (on the host: `modprobe -a ip_set xt_set`)"
             }
             Self::ForeignRules => {
-                "Something made rules in this table with `nft` that iptables cannot show: remove \
-                 them, or put them into a table of another name"
+                "Something made rules in this chain or table with `nft` that iptables cannot show: \
+                 remove them, or put them into a table of another name"
             }
             Self::NoChain | Self::InUse | Self::Memory | Self::NotInstalled | Self::Other => {
                 return None;

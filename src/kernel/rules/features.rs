@@ -8,6 +8,7 @@ use plan::model::Family;
 
 use super::{Rules, RulesError};
 use crate::kernel::nfacct::NfacctClient;
+use crate::kernel::probe::ProbeError;
 
 /// Chain that the check makes and removes. Nothing leads to it.
 const CHAIN: &str = "KUBE-PROBE";
@@ -32,7 +33,10 @@ struct Feature {
     needed_by_userspace: bool,
 }
 
-const FEATURES: [Feature; 9] = [
+/// Match that only mode userspace has.
+const STATE: &str = "state";
+
+const FEATURES: [Feature; 12] = [
     nat("DNAT", "xt_nat", "-p tcp -j DNAT --to-destination 192.0.2.1:1"),
     nat("MASQUERADE", "xt_MASQUERADE", "-j MASQUERADE").of_iptables(),
     nat("MARK", "xt_mark", "-j MARK --or-mark 0x1").of_iptables(),
@@ -42,6 +46,9 @@ const FEATURES: [Feature; 9] = [
     nat("recent", "xt_recent", "-m recent --set --name KUBE-PROBE --rsource").of_iptables(),
     filter("conntrack", "xt_conntrack", "-m conntrack --ctstate INVALID"),
     filter("REJECT", "ipt_REJECT", "-j REJECT --reject-with icmp-port-unreachable"),
+    nat("tcp", "xt_tcpudp", "-p tcp -m tcp --dport 1"),
+    nat("udp", "xt_tcpudp", "-p udp -m udp --dport 1"),
+    filter(STATE, "xt_state", "-m state --state NEW"),
 ];
 
 /// Features of the rules by which IPVS is shown copies of packets.
@@ -102,8 +109,11 @@ impl Rules {
     ///
     /// # Errors
     /// When something is missing: in words, with the names of modules.
-    pub fn try_features(&self, mode: Mode) -> Result<(), String> {
-        let is_needed = |it: &Feature| mode != Mode::Userspace || it.needed_by_userspace;
+    pub fn try_features(&self, mode: Mode) -> Result<(), ProbeError> {
+        let is_needed = |it: &Feature| match mode {
+            Mode::Userspace => it.needed_by_userspace,
+            Mode::Iptables | Mode::Ipvs => it.name != STATE,
+        };
         let features: Vec<Feature> = FEATURES.into_iter().filter(is_needed).collect();
         self.try_each(&features)
     }
@@ -117,22 +127,35 @@ impl Rules {
         if self.family == Family::V6 {
             features.extend(OF_COPIES_V6);
         }
-        self.try_each(&features)
+        self.try_each(&features).map_err(|error| error.words)
     }
 
-    fn try_each(&self, features: &[Feature]) -> Result<(), String> {
+    fn try_each(&self, features: &[Feature]) -> Result<(), ProbeError> {
         let Err(all) = self.try_rules(features) else { return Ok(()) };
-        let refused = |feature: &&Feature| self.try_rules(std::slice::from_ref(*feature)).is_err();
-        let missing: Vec<String> = features
-            .iter()
-            .filter(refused)
-            .map(|feature| format!("{} (module {})", feature.name, feature.module(self.family)))
-            .collect();
-        // If each is taken by itself, the lock was busy, or the like.
-        if missing.is_empty() {
-            return Err(all.to_string());
+        let all = ProbeError::from(all);
+        if all.is_momentary {
+            return Err(all);
         }
-        Err(format!("no rule can have {}; of all together: {all}", missing.join(", ")))
+        let mut missing = Vec::new();
+        for feature in features {
+            // Another process may probe at the same time, with the same chain.
+            let mut tried = self.try_rules(std::slice::from_ref(feature));
+            if tried.is_err() {
+                tried = self.try_rules(std::slice::from_ref(feature));
+            }
+            let Err(error) = tried else { continue };
+            let error = ProbeError::from(error);
+            if error.is_momentary {
+                return Err(error);
+            }
+            missing.push(format!("{} (module {})", feature.name, feature.module(self.family)));
+        }
+        // If each is taken by itself, something was in the way of all.
+        if missing.is_empty() {
+            return Err(ProbeError { is_momentary: true, ..all });
+        }
+        let missing = missing.join(", ");
+        Err(format!("no rule can have {missing}; of all together: {}", all.words).into())
     }
 
     /// Checks that rules can count packets by name: makes a counter and a rule that names it, and
@@ -167,7 +190,7 @@ impl Rules {
 }
 
 /// Returns the restore input that writes rules into the chain and then removes it.
-fn input(table: &str, rules: &[String]) -> String {
+pub(super) fn input(table: &str, rules: &[String]) -> String {
     let rules: String = rules.iter().map(|rule| format!("-A {CHAIN} {rule}\n")).collect();
     format!("*{table}\n:{CHAIN} - [0:0]\n{rules}COMMIT\n*{table}\n-F {CHAIN}\n-X {CHAIN}\nCOMMIT\n")
 }

@@ -257,7 +257,7 @@ impl RulesWatch {
     /// meanwhile.
     fn read_and_look(&mut self, rules: &Rules) -> Result<Reading, RulesError> {
         let before = self.tables.mark().ok().flatten();
-        let text = rules.read()?;
+        let text = rules.read(&self.watched.jumps)?;
         let look = self.try_look(rules.family());
         let after = look.as_ref().and_then(|look| look.mark);
         let is_same = before.is_some() && before == after;
@@ -267,7 +267,7 @@ impl RulesWatch {
     /// Reads and looks once more. What both looks show did not change between them, whatever else
     /// other programs write.
     fn read_again(&mut self, rules: &Rules, former: Reading) -> Result<Reading, RulesError> {
-        let text = rules.read()?;
+        let text = rules.read(&self.watched.jumps)?;
         let (before, look) = (former.look, self.try_look(rules.family()));
         let both = || before.as_ref().zip(look.as_ref());
         let is_of_constant = both().is_some_and(|(one, other)| one.constant == other.constant);

@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use plan::model::Family;
 
 use super::program::{self, Finished, NotRun};
-use super::{RulesError, TIMEOUT, Variant, present};
+use super::{READ_TIMEOUT, RulesError, TIMEOUT, Variant, present};
 
 /// Place where iptables programs keep their rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,23 +78,6 @@ pub(super) fn choose(family: Family, variant: Variant) -> Result<Programs, Rules
 
 /// Runs a program that must succeed, and returns what it printed.
 pub(super) fn run(program: &str, arguments: &[&str], input: &str) -> Result<String, RulesError> {
-    let mut finished = start(program, arguments, input)?;
-    // `iptables-nft-save` says this instead of the table, and yet exits with success.
-    let unreadable = |line: &&str| line.starts_with('#') && line.contains("is incompatible, use");
-    if let Some(line) = finished.stdout.lines().find(unreadable) {
-        finished.stderr = line.trim_start_matches(['#', ' ']).to_owned();
-    } else if finished.status.success() {
-        return Ok(finished.stdout);
-    }
-    Err(RulesError::failed(program, arguments, input, finished))
-}
-
-/// Runs a program in the same way, but accepts output that lacks tables which it could not show.
-pub(super) fn run_unchecked(
-    program: &str,
-    arguments: &[&str],
-    input: &str,
-) -> Result<String, RulesError> {
     let finished = start(program, arguments, input)?;
     if finished.status.success() {
         return Ok(finished.stdout);
@@ -102,8 +85,14 @@ pub(super) fn run_unchecked(
     Err(RulesError::failed(program, arguments, input, finished))
 }
 
-fn start(program: &str, arguments: &[&str], input: &str) -> Result<Finished, RulesError> {
-    program::run(program, arguments, input, TIMEOUT)
+/// Runs a program that may fail.
+pub(super) fn start(
+    program: &str,
+    arguments: &[&str],
+    input: &str,
+) -> Result<Finished, RulesError> {
+    let timeout = if program.ends_with("-save") { READ_TIMEOUT } else { TIMEOUT };
+    program::run(program, arguments, input, timeout)
         .map_err(|why| RulesError::not_run(program, arguments, why))
 }
 
@@ -149,7 +138,7 @@ fn trace(
     }
     // Without `-t`: naming a table would make the legacy program load it into the kernel. Tables
     // that it cannot show do not hide the others: the kubelet's chain is in `mangle`.
-    let saved = programs().and_then(|programs| run_unchecked(&programs.save, &[], ""));
+    let saved = programs().and_then(|programs| run(&programs.save, &[], ""));
     trace_in(&saved.unwrap_or_default())
 }
 
@@ -361,13 +350,5 @@ mod tests {
         assert_eq!(legacy.plain, "iptables");
         assert!(of_backend(Backend::Nft, mk_nothing(), plain).is_err());
         assert_eq!(of_backend(Backend::Nft, mk_nft(), plain).unwrap().plain, "iptables-nft");
-    }
-
-    #[test]
-    fn a_table_that_only_nft_can_show_is_an_error() {
-        let printed = ["# Table `nat' is incompatible, use 'nft' tool."];
-        let error = run("echo", &printed, "").unwrap_err();
-        assert_eq!(error.cause(), super::super::Cause::ForeignRules);
-        assert_eq!(run("echo", &["*nat"], "").unwrap(), "*nat\n");
     }
 }

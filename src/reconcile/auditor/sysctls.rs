@@ -100,7 +100,8 @@ impl Sysctls {
         }
         let consequence = if error.sysctl.required { "; Services need it" } else { "" };
         let note = format!(
-            "{text}. Another program changed it{consequence}. Retries at least once a minute"
+            "{text}. Another program changed it, or /proc/sys was not writable at the \
+             start{consequence}. Retries at least once a minute"
         );
         disturbed.obstacle = Some(text);
         Some(note)

@@ -19,6 +19,7 @@ use tracing::warn;
 
 use crate::kernel::worker::WorkerGone;
 use crate::reconcile::context::Context;
+use crate::reconcile::leading::Unled;
 use crate::reconcile::writer::{Basis, Writer};
 
 /// Time from the rules until real servers without connections are removed.
@@ -35,12 +36,14 @@ pub(super) async fn drain(
     found: Unadopted,
 ) -> Result<Option<usize>, WorkerGone> {
     let families = cx.planner.settings().syn_copies.clone();
-    let families: Vec<Family> =
-        families.into_iter().filter(|family| cx.planner.bound(*family).is_some()).collect();
+    let unled = Unled::of(cx, writer.retry_queue());
+    // IPVS would take a copy for a Service that it still serves.
+    let can_copy = |family: &Family| cx.planner.bound(*family).is_some() && !unled.has(*family);
+    let families: Vec<Family> = families.into_iter().filter(can_copy).collect();
     for family in &families {
         writer.hold_draining(*family, Instant::now() + PATIENCE);
     }
-    let Some(n_left) = super::drain(cx, writer, found).await? else { return Ok(None) };
+    let Some(n_left) = super::drain(cx, writer, found, &unled).await? else { return Ok(None) };
     if n_left > 0 && !show(cx, writer, &families).await? {
         return Ok(None);
     }

@@ -230,7 +230,6 @@ fn seen_by_clients(frontend: Frontend, planner: &Planner) -> Frontend {
 fn is_pending(frontend: &Frontend, planner: &Planner, retry_queue: &RetryQueue) -> bool {
     let is_pending = |frontend| retry_queue.contains(&Subject::VirtualServer(frontend));
     let (networks, address) = (planner.settings().short_circuit_networks, frontend.address);
-    let addresses =
-        [Some(address), networks.address_for(address), networks.spare_address_for(address)];
-    addresses.into_iter().flatten().any(|address| is_pending(Frontend { address, ..*frontend }))
+    let mut addresses = [address].into_iter().chain(networks.address_for(address));
+    addresses.any(|address| is_pending(Frontend { address, ..*frontend }))
 }

@@ -165,7 +165,8 @@ impl Writer {
         };
         let unread = seen.unread.iter().map(|(frontend, _)| *frontend);
         self.drain.postpone(unread, Instant::now() + READ_RETRY);
-        self.open_counts.count(cx, &mut seen).await?;
+        let n_connections = self.drain.n_connections();
+        self.open_counts.count(cx, &mut seen, n_connections).await?;
         let mut ops = Vec::new();
         for (frontend, found) in &seen.found {
             let time = cx.drain_deadline(frontend);

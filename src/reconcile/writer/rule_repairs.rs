@@ -9,8 +9,8 @@ use plan::op::{Op, Subject};
 use tokio::time::Instant;
 
 use super::{Basis, Writer};
-use crate::kernel::ReadError;
 use crate::kernel::worker::{KernelHandle, RuleRepair, RuleRepairUnderWay, WorkerGone};
+use crate::kernel::{ReadError, Refusal, RefusalClass};
 use crate::reconcile::context::Context;
 use crate::reconcile::{FAR, READ_RETRY};
 
@@ -86,6 +86,18 @@ impl Writer {
         }
     }
 
+    /// Notes that a family's constant rules cannot be read. Whether they are there is not known, so until
+    /// they are read this counts as a refused write, also for the node's health.
+    pub(in crate::reconcile) fn rules_unread(&mut self, family: Family) {
+        let (op, now) = (Op::WriteRuleSet(family), Instant::now());
+        let subject = op.subject();
+        if !self.retry_queue.contains(&subject) {
+            let why = "the rules that are there cannot be read";
+            self.retry_queue.record(op, Refusal::new(RefusalClass::Other, why), now);
+        }
+        self.retry_queue.postpone(&subject, now + READ_RETRY);
+    }
+
     /// Waits for the end of a repair.
     pub(in crate::reconcile) async fn rule_repair_ended(
         &mut self,
@@ -106,9 +118,7 @@ impl Writer {
         let found_drift = match result {
             Err(error) => {
                 cx.reading_failed(&error);
-                if self.retry_queue.contains(&subject) {
-                    self.retry_queue.postpone(&subject, Instant::now() + READ_RETRY);
-                }
+                self.rules_unread(family);
                 None
             }
             Ok(_) if is_overtaken => {
@@ -142,7 +152,6 @@ mod tests {
     use plan::settings::Settings;
 
     use super::*;
-    use crate::kernel::RefusalClass;
     use crate::kernel::fake::{Fake, FakeAnswer, KernelCall};
     use crate::reconcile::Pace;
 

@@ -49,6 +49,8 @@ enum Step {
     Left(u64),
     Written(Family, u64),
     Refused(Family, bool, u64),
+    /// No change of a chain is written, or one is.
+    Withheld(Family, bool, u64),
     Leaving(bool),
 }
 
@@ -58,7 +60,7 @@ type Expected = (u64, [bool; 4]);
 #[test]
 fn what_is_healthy_and_what_is_not() {
     use Family::{V4, V6};
-    use Step::{Leaving, Left, Refused, Waiting, Written};
+    use Step::{Leaving, Left, Refused, Waiting, Withheld, Written};
     let eligible = Leaving(false);
     let cases: &[(&str, &[Step], &[Expected])] = &[
         ("a node that is not known", &[], &[(0, [true, true, false, true])]),
@@ -105,6 +107,16 @@ fn what_is_healthy_and_what_is_not() {
             &[(64, [true; 4]), (65, [false, true, false, false])],
         ),
         (
+            "no chain could be written, although the rounds go on",
+            &[eligible, Withheld(V4, true, 5), Written(V4, 6), Withheld(V4, true, 50)],
+            &[(64, [true; 4]), (65, [false, true, false, false])],
+        ),
+        (
+            "a chain was written meanwhile",
+            &[eligible, Withheld(V4, true, 5), Withheld(V4, false, 50), Withheld(V4, true, 51)],
+            &[(110, [true; 4]), (111, [false, true, false, false])],
+        ),
+        (
             "it is no longer refused",
             &[eligible, Refused(V4, true, 5), Refused(V4, false, 80), Refused(V4, true, 90)],
             &[(149, [true; 4]), (150, [false, true, false, false])],
@@ -120,6 +132,9 @@ fn what_is_healthy_and_what_is_not() {
                 Written(family, at) => health.written(family, after(start, at)),
                 Refused(family, refused, at) => {
                     health.prerequisites_refused(family, refused, after(start, at));
+                }
+                Withheld(family, withheld, at) => {
+                    health.chains_withheld(family, withheld, after(start, at));
                 }
                 Leaving(leaving) => health.node_leaving(leaving),
             }
@@ -181,4 +196,55 @@ fn a_loop_that_takes_nothing_is_not_healthy() {
     assert!(!is_healthy(&health, 1_130));
     health.taken(1, after(start, 1_131));
     assert!(is_healthy(&health, 9_000));
+}
+
+#[test]
+fn a_process_is_ready_once_it_serves_and_follows_and_stays_so() {
+    let start = start();
+    let mut health = both(start);
+    let lacks = |health: &Health, now: Moment| {
+        let report = health.readyz(now);
+        let body: serde_json::Value = serde_json::from_str(&report.body).unwrap();
+        let problems = body["problems"].as_array().cloned().unwrap_or_default();
+        let problems: Vec<_> = problems.iter().filter_map(|it| it.as_str()).collect();
+        assert_eq!(report.good, problems.is_empty(), "{}", report.body);
+        problems.join("; ")
+    };
+    assert!(lacks(&health, start).contains("not been in sync"));
+    assert!(health.livez(start).good, "a restart would not help");
+    health.prerequisites_refused(Family::V6, true, start);
+    health.in_sync();
+    assert!(lacks(&health, start).contains("EndpointSlices"));
+    health.followed();
+    assert!(lacks(&health, start).contains("refuses"));
+    health.prerequisites_refused(Family::V6, false, start);
+    assert_eq!(lacks(&health, start), "");
+    // Neither a node that leaves nor another tenure changes that, as long as the process works.
+    health.node_leaving(true);
+    health.begin(&[Family::V4], TIMEOUT, after(start, 5));
+    health.prerequisites_refused(Family::V4, true, after(start, 10));
+    assert_eq!(lacks(&health, after(start, 69)), "");
+    assert!(!health.healthz(after(start, 69)).good);
+    assert!(lacks(&health, after(start, 70)).contains("interface, a set or the rules"));
+}
+
+#[test]
+fn a_new_tenure_answers_what_was_known_last() {
+    let start = start();
+    let mut health = both(start);
+    health.node_leaving(false);
+    health.waiting(3, after(start, 10));
+    health.delivered(after(start, 10));
+    health.chains_withheld(Family::V6, true, start);
+    let now = after(start, 65);
+    health.begin(&Family::BOTH, TIMEOUT, now);
+    let body: serde_json::Value = serde_json::from_str(&health.healthz(now).body).unwrap();
+    assert_eq!(body["nodeEligible"], true);
+    let families = [&body["status"]["IPv4"]["healthy"], &body["status"]["IPv6"]["healthy"]];
+    assert_eq!(families, [true, false]);
+    assert!(health.is_withheld(Family::V6));
+    // Before the first list nothing waits, however long that takes.
+    health.chains_withheld(Family::V6, false, now);
+    health.written(Family::V6, now);
+    assert!(health.is_healthy(after(start, 1_000)));
 }

@@ -65,6 +65,7 @@ labels! {
         RefusalClass::Exhausted => "exhausted",
         RefusalClass::NotPermitted => "not_permitted",
         RefusalClass::NotSupported => "not_supported",
+        RefusalClass::NotInstalled => "not_installed",
         RefusalClass::NoScheduler => "no_scheduler",
         RefusalClass::Other => "other",
     }

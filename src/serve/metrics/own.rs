@@ -32,6 +32,8 @@ pub const SOURCE: &str = "source";
 /// Queue between the input pump and the event loop.
 pub const LOOP: &str = "loop";
 
+/// Name of the gauge of the families that are served.
+pub const FAMILY_SERVED: &str = "kube_ipvs_family_served";
 /// Gauge of the TCP connections that the relay of mode userspace holds.
 pub const RELAY_CONNECTIONS: &str = "kube_ipvs_relay_connections";
 /// Gauge of the clients of UDP that the relay of mode userspace remembers.
@@ -63,6 +65,7 @@ pub struct OwnMetrics {
     /// Drains by hand that are in force.
     pub drained_endpoints: IntGauge,
     mode: IntGaugeVec,
+    family_served: IntGaugeVec,
     /// State that the mode has left in which the node served before, by kind.
     pub left_by_former_mode: IntGaugeVec,
     /// 1 while rules of the mode before lead connections for longer than they should.
@@ -124,6 +127,12 @@ impl OwnMetrics {
                 "Always 1; the labels say which mode is configured, and in which one the node serves.",
                 &["configured", "effective"],
             )?,
+            family_served: make.gauges(
+                FAMILY_SERVED,
+                "1 for each family that the node serves, 0 for one that it does not serve, because the \
+                 kernel or iptables lacks something. The Event FamilyNotServed of the Node names it.",
+                "family",
+            )?,
             left_by_former_mode: make.gauges(
                 "kube_ipvs_left_by_former_mode",
                 "Number of virtual servers (kind virtual_servers) that mode ipvs has left and that still \
@@ -151,6 +160,14 @@ impl OwnMetrics {
         };
         made.begin_at_zero();
         Ok(made)
+    }
+
+    /// Says which families the node serves.
+    pub fn set_families(&self, served: &[Family]) {
+        for family in Family::BOTH {
+            let is_served = served.contains(&family);
+            self.family_served.with_label_values(&[&family.to_string()]).set(is_served.into());
+        }
     }
 
     /// Says in which mode the node serves.
@@ -200,5 +217,6 @@ impl OwnMetrics {
         for class in CLASSES {
             self.pending.with_label_values(&[class]);
         }
+        self.set_families(&[]);
     }
 }

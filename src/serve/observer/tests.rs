@@ -2,10 +2,12 @@ use std::net::SocketAddr;
 use std::num::NonZeroU16;
 
 use plan::capacity::{Capacity, SetSize};
+use plan::chains::{ChainId, ChainName, ChainOp};
 use plan::model::{
     Conditions, Endpoint, EndpointSlice, ObjectName, Protocol, Service, ServiceKind, ServicePort,
     SlicePort, TrafficPolicy,
 };
+use plan::rule_set::Table;
 use plan::sets::{SetId, SetKind};
 use plan::settings::{NodePortAddresses, Settings};
 use tokio::time::Instant;
@@ -16,7 +18,7 @@ use super::*;
 use crate::kernel::Refusal;
 use crate::kernel::RefusalClass;
 use crate::serve::health::Health;
-use crate::serve::service_health::ServiceHealth;
+use crate::serve::service_health::{Scope, ServiceHealth};
 use crate::serve::tests::{free_address, get, until_listening};
 
 /// An observer, and what it feeds. No timeout, so what waits is not healthy.
@@ -38,19 +40,16 @@ impl World {
         let metrics = Arc::new(Metrics::new(Mode::Ipvs, &families).unwrap());
         let networks = NodePortAddresses::Networks(vec!["127.0.0.0/8".parse().unwrap()]);
         let (failures, _) = tokio::sync::mpsc::channel(1);
-        let services = ServiceHealth::new(
-            vec![Family::V4],
-            networks,
-            health.clone(),
-            Arc::clone(&metrics),
+        let scope = Scope {
+            families: vec![Family::V4],
+            node_port_addresses: networks,
+            metrics: Arc::clone(&metrics),
             failures,
-        );
+        };
+        let updates = CheckUpdates::default();
+        let services = ServiceHealth::new(scope, health.clone(), updates.clone());
         Self {
-            observing: ServerObserver::new(
-                health.clone(),
-                Arc::clone(&metrics),
-                services.updates(),
-            ),
+            observing: ServerObserver::new(health.clone(), Arc::clone(&metrics), updates),
             health,
             metrics,
             services: Some(services),
@@ -401,4 +400,51 @@ async fn a_health_check_says_yes_only_after_the_kernel_has_it() {
         assert!(!task.is_finished());
     }
     task.abort();
+}
+
+#[test]
+fn where_no_chain_can_be_written_nothing_counts_as_written() {
+    let mut world = World::new();
+    let last = r#"kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family="IPv4"}"#;
+    let of_v6 = last.replace("IPv4", "IPv6");
+    let latency = r#"kubeproxy_network_programming_duration_seconds_count{ip_family="IPv4"}"#;
+    let chain = |number: u8| {
+        let name = ChainName::parse(Table::Nat, &format!("KUBE-SVC-AAAAAAAAAAAAAAA{number}"));
+        let id = ChainId { family: Family::V4, table: Table::Nat, name: name.unwrap() };
+        Op::Chain(ChainOp::Remove(id))
+    };
+    let ago = SystemTime::now() - Duration::from_secs(3);
+    let refused = |class| Err(Refusal::new(class, "no"));
+    for class in [
+        RefusalClass::Exhausted,
+        RefusalClass::NotPermitted,
+        RefusalClass::AnswerLost,
+        RefusalClass::NotInstalled,
+    ] {
+        world.metrics.proxy.synced(Family::V4, SystemTime::UNIX_EPOCH);
+        world.write(&[chain(2), chain(3)], &[refused(class), refused(class)]);
+        let measured = world.value(latency);
+        world.retry_queue.record(chain(2), Refusal::new(class, "no"), Instant::now());
+        world.end(RoundKind::Changes, &[(Family::V4, ago)]);
+        assert_eq!((world.value(last), world.value(latency)), (0.0, measured));
+        assert!(world.value(&of_v6) > 0.0);
+        assert!(!world.is_healthy());
+        // One that is written later counts, and so does the round then.
+        world.write(&[chain(3)], &[Ok(())]);
+        world.end(RoundKind::Retry, &[]);
+        assert!(world.is_healthy() && world.value(last) > 1.0);
+        // So does a chain that is no longer desired.
+        world.write(&[chain(2)], &[refused(class)]);
+        assert!(!world.is_healthy());
+        world.retry_queue.resolve(&chain(2).subject());
+        world.end(RoundKind::Retry, &[]);
+        assert!(world.is_healthy());
+    }
+    for class in [RefusalClass::NotSupported, RefusalClass::Conflict, RefusalClass::Other] {
+        world.write(&[chain(2)], &[refused(class)]);
+        world.retry_queue.record(chain(2), Refusal::new(class, "no"), Instant::now());
+        world.metrics.proxy.synced(Family::V4, SystemTime::UNIX_EPOCH);
+        world.end(RoundKind::Changes, &[]);
+        assert!(world.is_healthy() && world.value(last) > 1.0, "it is about this chain alone");
+    }
 }

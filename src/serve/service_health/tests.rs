@@ -3,6 +3,7 @@ use std::net::{TcpListener, TcpStream};
 
 use plan::mode::Mode;
 use rustix::io::Errno;
+use tokio::task::JoinHandle;
 
 use super::*;
 use crate::serve::health::{Health, Moment};
@@ -23,20 +24,15 @@ impl World {
         let health = SharedHealth::new(Health::new(families, timeout, Moment::now()));
         let metrics = Arc::new(Metrics::new(Mode::Ipvs, families).unwrap());
         let (sender, failures) = mpsc::channel(8);
-        let services = ServiceHealth::new(
-            families.to_vec(),
-            chosen,
-            health.clone(),
-            Arc::clone(&metrics),
-            sender,
-        );
-        Self {
-            updates: services.updates(),
-            health,
-            metrics,
-            failures,
-            task: tokio::spawn(services.run()),
-        }
+        let scope = Scope {
+            families: families.to_vec(),
+            node_port_addresses: chosen,
+            metrics: Arc::clone(&metrics),
+            failures: sender,
+        };
+        let updates = CheckUpdates::default();
+        let services = ServiceHealth::new(scope, health.clone(), updates.clone());
+        Self { updates, health, metrics, failures, task: tokio::spawn(services.run()) }
     }
 
     /// On every IPv4 address.

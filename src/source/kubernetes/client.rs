@@ -23,6 +23,7 @@ use tracing::{info, warn};
 use super::failure::chain;
 use super::measured::ClientMetrics;
 use super::renew::{self, CredentialsOrigin};
+use super::server_addresses::Destination;
 use super::{proxy, transport};
 
 /// Way to the API server. Neither a kubeconfig nor a master: as a pod in its cluster.
@@ -94,6 +95,8 @@ pub struct Clients {
     /// Number of nodes that endpoints are on, once slices are followed: up to twice as many where
     /// nodes have gone.
     pub n_nodes: Arc<AtomicUsize>,
+    /// Hosts that connections go to: the API server, and the proxy before it.
+    pub(super) destinations: Vec<Destination>,
 }
 
 /// A client, and what else is known once it is made.
@@ -124,6 +127,8 @@ pub async fn clients(options: &ClientOptions) -> Result<Clients, ClientError> {
         None => info!("API server: {server}"),
         Some(proxy) => info!("API server: {server}, through the proxy {proxy}"),
     }
+    let destinations = [Some(&made.server), made.proxy.as_ref()].into_iter().flatten();
+    let destinations = destinations.filter_map(Destination::of).collect();
     let client = renew::client(options, made, metrics.clone());
     let at_rate = || {
         let rate = transport::Rate::new(options.qps, options.burst);
@@ -135,6 +140,7 @@ pub async fn clients(options: &ClientOptions) -> Result<Clients, ClientError> {
         questions: at_rate(),
         metrics,
         n_nodes: Arc::default(),
+        destinations,
     })
 }
 

@@ -159,6 +159,13 @@ impl ClientMetrics {
         }
     }
 
+    /// True while changes of Services and EndpointSlices arrive.
+    #[must_use]
+    pub fn follows_services(&self) -> bool {
+        let follows = |kind: ResourceKind| self.following.with_label_values(&[kind.label()]).get();
+        [ResourceKind::Service, ResourceKind::EndpointSlice].map(follows) == [1, 1]
+    }
+
     /// Time at which a kind's changes began to arrive, or no longer did; none: they never have.
     fn since(&self, kind: ResourceKind) -> Option<SystemTime> {
         self.changed.lock().unwrap_or_else(PoisonError::into_inner).get(&kind).copied()

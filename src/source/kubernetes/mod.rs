@@ -19,6 +19,7 @@
 //! - `outage`, `backoff`, `failure`: when it is away;
 //! - `pods`: a Pod's addresses, on demand;
 //! - `services`: the number of Services and the networks of their addresses, on demand;
+//! - `server_addresses`: the addresses by which it is reached, which no Service may have;
 //! - `measured`: metrics of all that.
 //!
 //! No object is kept: each is converted as it comes, and dropped. Of every Service and slice that
@@ -41,6 +42,7 @@ mod outage;
 mod pods;
 mod proxy;
 mod renew;
+mod server_addresses;
 mod services;
 mod transport;
 mod turns;
@@ -74,6 +76,7 @@ use kind::ResourceKind;
 use node_poller::{NodePoller, Wanted};
 use others::Gate;
 use outage::Outage;
+use server_addresses::{Destination, ServerAddresses};
 
 /// Capacity of the channel from the followers to the inventory. The followers wait while it is
 /// full.
@@ -90,6 +93,7 @@ pub struct Kubernetes {
     n_nodes: Arc<AtomicUsize>,
     options: Options,
     metrics: ClientMetrics,
+    destinations: Vec<Destination>,
 }
 
 /// Turns what the followers say into events.
@@ -118,6 +122,7 @@ impl Kubernetes {
             n_nodes: Arc::clone(&clients.n_nodes),
             options,
             metrics: clients.metrics.clone(),
+            destinations: clients.destinations.clone(),
         }
     }
 
@@ -132,6 +137,8 @@ impl Kubernetes {
     /// Services that have an external or a load balancer's address: these, and what comes after
     /// them, wait for the first list of the Nodes, five seconds at most.
     pub async fn run(self, sink: Sender<SourceEvent>) {
+        let mut server_addresses = ServerAddresses::new(self.destinations.clone());
+        server_addresses.begin(&sink).await;
         let (reports, inbox) = channel(QUEUE);
         let backoff = Backoff::default();
         let follow = |kind| {
@@ -165,6 +172,7 @@ impl Kubernetes {
         };
         tokio::select! {
             _ = followers => {}
+            () = server_addresses.follow(&sink) => {}
             Err(Unwanted) = delivery.run(inbox) => {}
             () = sink.closed() => {}
         }

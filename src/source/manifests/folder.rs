@@ -284,6 +284,7 @@ impl FolderReader<'_> {
             Event::LocalAddresses(_)
             | Event::OtherNodeApplied(..)
             | Event::OtherNodeRemoved(_)
+            | Event::ApiServerAddresses(_)
             | Event::SchedulerMissing(_)
             | Event::SchedulerLoaded(_)
             | Event::ProxyPort(..)

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use plan::mode::Mode;
 use plan::model::Family;
+use plan::settings::{AcceptServiceTraffic, Settings};
 
 use crate::cluster::{Node, Stage, clusters, settings};
 use crate::saved::{Saved, difference};
@@ -45,6 +46,17 @@ fn is_shortcut(rule: &str) -> bool {
     rule == "-m addrtype ! --dst-type LOCAL -j RETURN" || is_not_bound
 }
 
+/// Exception: the node's own connections are masqueraded whatever clusterCIDR contains.
+fn is_of_the_node_itself(rule: &str) -> bool {
+    rule.contains("CLUSTER-IP src,dst")
+}
+
+/// Exception: new connections to frontends are let in, and `/healthz` is at service addresses, too,
+/// unless the operator wants it otherwise.
+fn as_with_kube_proxy(settings: Settings) -> Settings {
+    Settings { accept_service_traffic: AcceptServiceTraffic::Never, health_port: None, ..settings }
+}
+
 /// Exception: health checks are TCP.
 fn as_kube_proxys(chain: &str, rule: &str) -> String {
     let rule = match (chain, rule.strip_prefix("-p tcp ")) {
@@ -63,7 +75,7 @@ fn assert_as_left(stage: &Stage, family: Family) {
     let left = Saved::parse(&stage.rules("ipvs", family).unwrap());
     let sets = stage.read("ipvs/ipset-save");
     let empty = empty_sets(&sets);
-    let node = Node::at(stage, settings(Mode::Ipvs));
+    let node = Node::at(stage, as_with_kube_proxy(settings(Mode::Ipvs)));
     let here = Saved::of_rule_set(&node.planner.rule_set(family).unwrap());
     for (table, chain, rules) in left.ours() {
         let known = |rules: &[String]| -> Vec<String> {
@@ -71,6 +83,7 @@ fn assert_as_left(stage: &Stage, family: Family) {
                 !is_of_one_load_balancer(chain, rule)
                     && !is_about_node_ports(rule)
                     && !is_shortcut(rule)
+                    && !is_of_the_node_itself(rule)
                     && !OWN.iter().any(|own| rule.contains(own))
             });
             let mut rules: Vec<String> = rules.map(|rule| as_kube_proxys(chain, rule)).collect();

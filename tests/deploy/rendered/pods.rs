@@ -102,9 +102,9 @@ fn one_container_is_privileged_and_only_for_the_host() {
         let pod = daemon_set.spec.template.spec.unwrap();
         let host = pod.volumes.iter().flatten().filter_map(|volume| volume.host_path.as_ref());
         let host: Vec<&str> = host.map(|path| path.path.as_str()).collect();
-        let expected = ["/run/xtables.lock", "/lib/modules"];
-        let prepares = usize::from(pod.init_containers.is_some());
-        assert_eq!(host, expected[..=prepares], "{what}");
+        let expected = ["/run/xtables.lock", "/run/kube-ipvs", "/lib/modules"];
+        let last = if pod.init_containers.is_some() { 2 } else { 0 };
+        assert_eq!(host, expected[..=last], "{what}");
         assert_eq!((pod.host_pid, pod.host_ipc), (None, None), "{what}");
     }
 }

@@ -1,6 +1,7 @@
 //! A node that was in IPVS mode: what IPVS balances goes on until it ends.
 
 mod copies;
+mod led;
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -43,7 +43,10 @@ fn chains(text: &str) -> BTreeMap<(&str, &str), Vec<&str>> {
 fn the_rules_and_their_order_are_kube_proxys() {
     for (family, saved) in [(Family::V4, IPV4), (Family::V6, IPV6)] {
         let rule_set = mk_rule_set(family, EVERYTHING);
-        assert_eq!(chains(&rule_set.first_input()), chains(saved), "{family}");
+        // kube-proxy has an empty KUBE-FIREWALL of IPv6.
+        let is_desired = |line: &&str| family == Family::V4 || !line.contains("KUBE-FIREWALL");
+        let desired: String = saved.lines().filter(is_desired).flat_map(|it| [it, "\n"]).collect();
+        assert_eq!(chains(&rule_set.first_input()), chains(&desired), "{family}");
         let comparison = rule_set.compare(saved);
         assert!(comparison.matches(), "{family}: {comparison}");
     }
@@ -53,7 +56,10 @@ fn the_rules_and_their_order_are_kube_proxys() {
 fn every_lost_line_is_noticed_and_written_again() {
     for (family, saved) in [(Family::V4, IPV4), (Family::V6, IPV6)] {
         let rule_set = mk_rule_set(family, EVERYTHING);
-        let of_ours = |line: &str| line.contains("KUBE-") && !line.contains("CANARY");
+        let of_others = if family == Family::V4 { "CANARY" } else { "KUBE-FIREWALL" };
+        let of_ours = |line: &str| {
+            line.contains("KUBE-") && !line.contains("CANARY") && !line.contains(of_others)
+        };
         let lines: Vec<&str> = saved.lines().collect();
         for lost in (0..lines.len()).filter(|at| of_ours(lines[*at])) {
             // A chain that has rules is declared by these, too.

@@ -29,7 +29,6 @@ pub(super) struct Served<'a> {
     /// The entry that has the rules refuse what is sent there, if there are no real servers.
     pub(super) refusal: Option<(SetId, Entry)>,
     pub(super) short_circuit_of: Option<Frontend>,
-    pub(super) is_spare: bool,
 }
 
 /// A claim, all of whose entries are not known yet.
@@ -60,8 +59,7 @@ impl Claims {
         frontend: Frontend,
         served: Served<'_>,
     ) -> Option<Origin> {
-        let Served { origin, real_servers, mut entries, refusal, short_circuit_of, is_spare } =
-            served;
+        let Served { origin, real_servers, mut entries, refusal, short_circuit_of } = served;
         match self.claims.entry(frontend) {
             Slot::Vacant(slot) => {
                 entries.extend(refusal);
@@ -71,7 +69,6 @@ impl Claims {
                     frontend,
                     origin,
                     created: self.created,
-                    is_spare,
                     server,
                     real_servers,
                     entries: Box::default(),

@@ -1,10 +1,6 @@
 //! The short circuits of one Service's frontends: see
 //! [`ShortCircuitNetworks`](crate::settings::ShortCircuitNetworks).
-//!
-//! A frontend asks for a short circuit in the first network, and for one in the spare network in
-//! case another Service has the first one.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::claims::Served;
@@ -54,60 +50,34 @@ impl Compiler<'_> {
 
     /// Claims short circuits for all frontends of a family that were noted.
     pub(super) fn short_circuits(&mut self, family: Family, addresses: &Addresses) {
-        let networks = self.settings.short_circuit_networks;
         let noted = std::mem::take(&mut self.in_need).into_iter();
         let (mut in_need, others): (Vec<_>, Vec<_>) =
             noted.partition(|(frontend, _)| frontend.family() == family);
         self.in_need = others.into_iter().collect();
         in_need.sort_by_key(|(frontend, it)| (it.origin, *frontend));
-        let (mut with_first, mut without) = (Vec::new(), Vec::new());
         for (frontend, it) in in_need {
-            let first = self.possible(&frontend, networks.address_for(frontend.address));
-            match first
-                .filter(|first| self.claim_short_circuit(&frontend, &it, *first, false, addresses))
-            {
-                Some(_) => with_first.push((frontend, it)),
-                None => without.push((frontend, it, first)),
-            }
-        }
-        // They have no other.
-        for (frontend, it, first) in without {
-            let spare = self.possible(&frontend, networks.spare_address_for(frontend.address));
-            if spare.is_some_and(|spare| {
-                self.claim_short_circuit(&frontend, &it, spare, true, addresses)
-            }) {
-                continue;
-            }
-            self.problems.push(match first.or(spare) {
+            let problem = match self.possible(&frontend) {
+                None => Problem::NoShortCircuit { frontend },
                 Some(short_circuit) => {
+                    if self.claim_short_circuit(&frontend, &it, short_circuit, addresses) {
+                        continue;
+                    }
                     let owner = self.service.name.clone();
                     Problem::ShortCircuitTaken { frontend, short_circuit, owner }
                 }
-                None => Problem::NoShortCircuit { frontend },
-            });
-        }
-        for (frontend, it) in with_first {
-            if let Some(spare) =
-                self.possible(&frontend, networks.spare_address_for(frontend.address))
-            {
-                self.claim_short_circuit(&frontend, &it, spare, true, addresses);
-            }
+            };
+            self.problems.push(problem);
         }
     }
 
-    /// A short circuit that a frontend may have, the first one if it can.
+    /// A short circuit that a frontend may have.
     pub(super) fn short_circuit(&self, frontend: &Frontend) -> Option<Frontend> {
-        let networks = self.settings.short_circuit_networks;
-        let of = |address| self.possible(frontend, address);
-        let short_circuit = of(networks.address_for(frontend.address));
-        let short_circuit =
-            short_circuit.or_else(|| of(networks.spare_address_for(frontend.address)));
-        short_circuit.filter(|_| self.service.is_external_policy_local())
+        self.possible(frontend).filter(|_| self.service.is_external_policy_local())
     }
 
-    /// A short circuit at this address, unless the address is excluded or the node's own.
-    fn possible(&self, frontend: &Frontend, address: Option<IpAddr>) -> Option<Frontend> {
-        let address = address?;
+    /// A frontend's short circuit, unless its address is excluded or the node's own.
+    fn possible(&self, frontend: &Frontend) -> Option<Frontend> {
+        let address = self.settings.short_circuit_networks.address_for(frontend.address)?;
         let is_free =
             !self.settings.excludes(address) && !self.facts.local_addresses().contains(&address);
         is_free.then_some(Frontend { address, ..*frontend })
@@ -119,7 +89,6 @@ impl Compiler<'_> {
         frontend: &Frontend,
         in_need: &NeedsShortCircuit,
         short_circuit: Frontend,
-        is_spare: bool,
         addresses: &Addresses,
     ) -> bool {
         let mut entries = Vec::new();
@@ -136,7 +105,6 @@ impl Compiler<'_> {
             entries,
             refusal: None,
             short_circuit_of: Some(*frontend),
-            is_spare,
         };
         self.claims.add(in_need.index, short_circuit, served).is_some()
     }

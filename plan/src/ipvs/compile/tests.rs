@@ -19,7 +19,7 @@ fn servers(compiled: &Compiled) -> Vec<String> {
 
 /// But for those that count only where another Service has the first short circuit.
 fn claims(compiled: &Compiled) -> Vec<&Claim> {
-    compiled.fragment.claims.iter().filter(|claim| !claim.is_spare).collect()
+    compiled.fragment.claims.iter().collect()
 }
 
 fn bound(compiled: &Compiled) -> Vec<String> {

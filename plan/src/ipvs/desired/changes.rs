@@ -22,8 +22,6 @@ pub(crate) struct Changes {
     addresses: BTreeMap<IpAddr, Presence>,
     entries: BTreeMap<(SetId, Entry), Presence>,
     pub(super) contenders: Contenders,
-    /// The spare short circuits that Services may have to claim now, or to give up.
-    pub(super) spares: BTreeSet<(ServiceName, Frontend)>,
 }
 
 /// Claim that a frontend had before.

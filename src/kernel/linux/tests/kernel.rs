@@ -148,7 +148,7 @@ fn sees_what_others_do(variant: Variant, name: &str) {
         assert_eq!(number(&mut linux), Some(9), "until they are listed");
         let listing = linux.list_virtual_servers().unwrap();
         assert_eq!(listing.virtual_servers.len(), 8);
-        assert!(listing.table.is_some(), "not in the order of the table: {listing:?}");
+        assert_eq!(listing.order.len(), 8, "{listing:?}");
         assert_eq!(number(&mut linux), Some(8));
         let ours = Op::RemoveVirtualServer(mk_frontend(Family::V6, 2));
         assert_eq!(linux.apply(std::slice::from_ref(&ours)), [Ok(())]);
@@ -157,7 +157,7 @@ fn sees_what_others_do(variant: Variant, name: &str) {
         assert_eq!(number(&mut linux), Some(7));
         tool("ipvsadm -C");
         assert_eq!(number(&mut linux), Some(0));
-        assert_eq!(linux.list_virtual_servers().unwrap().table, listing.table, "it is remembered");
+        assert_eq!(linux.list_virtual_servers().unwrap().order, listing.order, "it is remembered");
 
         tool("ipset flush KUBE-CLUSTER-IP");
         assert_eq!(linux.drift_check().unwrap().set_entries[&CLUSTER_IP], 0);
@@ -227,10 +227,10 @@ fn an_address_goes_whatever_its_prefix_is() {
 }
 
 #[test]
-fn the_kernels_table_is_known_before_it_is_flushed_for_the_first_time() {
+fn the_kernels_order_is_known_before_it_is_flushed_for_the_first_time() {
     Host::run(|| {
         let mut linux = mk_linux(Variant::Legacy, 0);
-        assert_eq!(linux.listing().unwrap().table, None);
+        assert!(!linux.drift_check().unwrap().untouched.is_empty());
         let server = VirtualServer {
             scheduler: SchedulerName::new("rr").unwrap(),
             persistence: None,
@@ -240,9 +240,16 @@ fn the_kernels_table_is_known_before_it_is_flushed_for_the_first_time() {
             |number| Op::CreateVirtualServer(mk_frontend(Family::V4, number), server.clone());
         let ops: Vec<Op> = (1..=300).map(create).collect();
         assert!(linux.apply(&ops).iter().all(Result::is_ok));
+        assert!(linux.drift_check().unwrap().has_listed, "most of them are new");
+        assert!(!linux.drift_check().unwrap().has_listed, "their order is known");
         tool("ipvsadm -C");
         let listing = linux.listing().unwrap();
-        assert!(listing.virtual_servers.is_empty() && listing.table.is_some(), "{listing:?}");
+        assert!(listing.virtual_servers.is_empty());
+        let mut sorted: Vec<Frontend> = listing.order.iter().copied().collect();
+        assert_eq!(sorted.len(), 300);
+        sorted.sort_unstable();
+        listing.sort_for_return(&mut sorted);
+        assert!(sorted.iter().eq(listing.order.iter().rev()), "the last removed comes first");
     });
 }
 

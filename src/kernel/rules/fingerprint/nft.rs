@@ -84,6 +84,19 @@ pub(in crate::kernel::rules) fn has_rules(
     Ok(!NftTables::open(family)?.rules(table, chain)?.is_empty())
 }
 
+/// Returns the chains that the rules of a chain lead to, in the order of the rules.
+///
+/// # Errors
+/// When they cannot be read.
+pub(in crate::kernel::rules) fn destinations(
+    family: Family,
+    table: Table,
+    chain: &str,
+) -> Result<Vec<String>, Error> {
+    let rules = NftTables::open(family)?.rules(table, chain)?;
+    Ok(rules.into_iter().filter_map(|rule| rule.to).collect())
+}
+
 // === impl NftTables ===
 
 impl NftTables {

@@ -1,6 +1,7 @@
 //! On a real kernel, each test in a network namespace of its own. They need root, `ip`, `ipset`,
 //! and both kinds of iptables.
 
+mod beside_nft;
 mod chains;
 mod features;
 mod watch;
@@ -11,9 +12,10 @@ use std::process;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use netlink::Namespace;
+use plan::facts::NodeFacts;
 use plan::rule_set::{ChainDifference, LocalTraffic, RuleSetSettings};
 use plan::sets::{SetId, SetType};
-use plan::settings::ShortCircuitNetworks;
+use plan::settings::{Settings, ShortCircuitNetworks};
 
 use super::super::*;
 
@@ -70,7 +72,7 @@ fn mk_rule_set(family: Family) -> RuleSet {
     let settings = RuleSetSettings::new(false, 14, LocalTraffic::Unknown, true).unwrap();
     RuleSet::new(
         family,
-        &settings.with_short_circuit_networks(ShortCircuitNetworks::default().networks(family)),
+        &settings.with_short_circuit_network(ShortCircuitNetworks::default().of(family)),
     )
 }
 
@@ -96,9 +98,15 @@ fn mk_every_rule_set(family: Family) -> Vec<RuleSet> {
     ]);
     let rule_set = |(masquerade_all, bit, local, random_fully)| {
         let settings = RuleSetSettings::new(masquerade_all, bit, local, random_fully).unwrap();
-        let networks = ShortCircuitNetworks::default().networks(family);
-        [settings.clone(), settings.with_short_circuit_networks(networks)]
-            .map(|it| RuleSet::new(family, &it))
+        let network = ShortCircuitNetworks::default().of(family);
+        let everywhere = NodeFacts::default().node_port_networks(&Settings::new("node1"), family);
+        let complete = settings
+            .clone()
+            .with_short_circuit_network(network)
+            .with_accepted_node_ports(Some(everywhere))
+            .with_health_port(Some(10_256));
+        let restricted = settings.clone().with_accepted_node_ports(Some(vec![node]));
+        [settings, complete, restricted].map(|it| RuleSet::new(family, &it))
     };
     variants.into_iter().flat_map(rule_set).collect()
 }
@@ -132,7 +140,7 @@ fn what_is_saved_is_word_for_word_what_was_written() {
         rules.probe(None).unwrap();
         let network = ShortCircuitNetworks::default().of(rules.family()).unwrap();
         rules.try_short_circuits(network).unwrap();
-        assert!(!rules.read().unwrap().contains("KUBE-"), "nothing stays of it");
+        assert!(!rules.read(&[]).unwrap().contains("KUBE-"), "nothing stays of it");
         let mut rule_sets = mk_every_rule_set(rules.family());
         let rule_set = rule_sets.pop().unwrap();
         rules.write(&rule_set).unwrap();
@@ -157,12 +165,12 @@ fn what_is_saved_is_word_for_word_what_was_written() {
             input += "COMMIT\n";
         }
         restore(rules, &input);
-        let saved = rules.read().unwrap();
+        let saved = rules.read(&[]).unwrap();
         for ((table, chain), rules) in &chains {
             assert_eq!(saved_chain(&saved, *table, chain), *rules);
         }
         rules.write(&rule_set).unwrap();
-        let saved = rules.read().unwrap();
+        let saved = rules.read(&[]).unwrap();
         for (table, chain, targets) in [
             (Table::Nat, "PREROUTING", &["KUBE-SERVICES"][..]),
             (Table::Nat, "OUTPUT", &["KUBE-SERVICES"]),
@@ -176,9 +184,7 @@ fn what_is_saved_is_word_for_word_what_was_written() {
             (Table::Filter, "FORWARD", &["KUBE-PROXY-FIREWALL", "KUBE-FORWARD"]),
         ] {
             let jump = |to: &&str| {
-                let is_it = |jump: &&plan::rule_set::Jump| {
-                    (jump.table, jump.from, jump.to) == (table, chain, *to)
-                };
+                let is_it = |jump: &&Jump| (jump.table, jump.from, jump.to) == (table, chain, *to);
                 rule_set.jumps().iter().find(is_it).unwrap().rule()
             };
             let expected: Vec<String> = targets.iter().map(jump).collect();
@@ -219,7 +225,7 @@ fn drift_is_seen_and_repaired_and_what_others_made_stays() {
 
         rules.write(&rule_set).unwrap();
         assert!(rules.check(&rule_set).unwrap().matches());
-        let saved = rules.read().unwrap();
+        let saved = rules.read(&[]).unwrap();
         assert_eq!(saved_chain(&saved, Table::Nat, "CNI-X"), ["-j RETURN"]);
         let output = saved_chain(&saved, Table::Nat, "OUTPUT");
         assert_eq!(output, [rule_set.jumps()[0].rule(), "-j CNI-X".to_owned()]);
@@ -235,8 +241,8 @@ fn rules_as_kube_proxy_writes_them_are_ours_already() {
         };
         let local = LocalTraffic::Cidr(cidr.parse().unwrap());
         let settings = RuleSetSettings::new(false, 14, local, true).unwrap();
-        let settings = settings
-            .with_short_circuit_networks(ShortCircuitNetworks::default().networks(rules.family()));
+        let settings =
+            settings.with_short_circuit_network(ShortCircuitNetworks::default().of(rules.family()));
         let rule_set = RuleSet::new(rules.family(), &settings);
         let negated = format!("! -s {cidr} ");
         let input = rule_set

@@ -21,15 +21,23 @@ use crate::reconcile::context::{Context, Seen};
 /// Age to which a reading of the connections serves for other virtual servers.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// Most connections of the virtual servers in one go with which the table is read. The kernel walks
-/// to the place in its table again for each page of 4 KiB (`ip_vs_conn_array` in
-/// net/netfilter/ipvs/ip_vs_conn.c), so that the cost grows with the square of their number.
+/// Most connections of the whole table with which it is read. The kernel walks to the place in its
+/// table again for each page of 4 KiB (`ip_vs_conn_array` in net/netfilter/ipvs/ip_vs_conn.c), so that
+/// the cost grows with the square of their number.
 const MOST: u64 = 20_000;
+
+/// Time of a reading after which the next one waits for [`REST`]. The loop waits for a reading.
+const SLOW: Duration = Duration::from_millis(100);
+
+/// Time without a reading after one that was slow, or was broken off.
+const REST: Duration = Duration::from_secs(60);
 
 /// Readings of open connections.
 #[derive(Debug, Default)]
 pub(in crate::reconcile::writer) struct OpenCounts {
     last: Option<(Instant, OpenConnections)>,
+    /// Time of the next reading after one that was slow, or was broken off.
+    rests_until: Option<Instant>,
     /// Real servers without an open connection at their last check.
     closed: HashSet<(Frontend, SocketAddr)>,
     /// True if the connections cannot be read.
@@ -40,11 +48,13 @@ pub(in crate::reconcile::writer) struct OpenCounts {
 
 impl OpenCounts {
     /// Puts the number of open connections in the place of the kernel's counters. Leaves these where
-    /// they hold, and where reading would take too long.
+    /// they hold, and where reading would take too long. `n_all` is the number of connections of all
+    /// draining real servers: the whole table is read for those of a few.
     pub(in crate::reconcile::writer) async fn count(
         &mut self,
         cx: &mut Context,
         seen: &mut Seen,
+        n_all: u64,
     ) -> Result<(), WorkerGone> {
         let servers = seen.found.iter().flat_map(|(_, found)| found);
         let real_servers = servers.flat_map(|server| server.real_servers.values());
@@ -52,7 +62,7 @@ impl OpenCounts {
         if cx.balances_by(Mode::Ipvs)
             || self.is_unreadable
             || n_connections == 0
-            || n_connections > MOST
+            || n_connections.max(n_all) > MOST
         {
             return Ok(());
         }
@@ -70,10 +80,17 @@ impl OpenCounts {
         if self.last.as_ref().is_some_and(|(at, _)| at.elapsed() < FRESH) {
             return Ok(());
         }
+        self.last = None;
+        let started = Instant::now();
+        if self.rests_until.is_some_and(|until| started < until) {
+            return Ok(());
+        }
         let read = KernelRead::Connections;
-        let read = cx.kernel.read(read, |kernel| kernel.count_open_connections()).await;
+        let read = cx.kernel.read(read, |kernel| kernel.count_open_connections(MOST)).await;
+        let is_slow = started.elapsed() > SLOW || matches!(read, Ok(None));
+        self.rests_until = is_slow.then(|| Instant::now() + REST);
         self.last = match read {
-            Ok(open) => Some((Instant::now(), open)),
+            Ok(open) => open.map(|open| (Instant::now(), open)),
             Err(failure) => {
                 let error = failure.retryable()?;
                 info!("{error}. Real servers drain by the kernel's counters");

@@ -84,6 +84,7 @@ fn short(event: &SourceEvent) -> String {
         SourceEvent::Change(Event::LocalAddresses(_)) => "addresses".to_owned(),
         SourceEvent::Change(Event::OtherNodeApplied(name, _)) => format!("+other {name}"),
         SourceEvent::Change(Event::OtherNodeRemoved(name)) => format!("-other {name}"),
+        SourceEvent::Change(Event::ApiServerAddresses(_)) => "the API server".to_owned(),
         SourceEvent::Change(Event::SchedulerMissing(name)) => format!("no {name}"),
         SourceEvent::Change(Event::SchedulerLoaded(name)) => format!("{name} is back"),
         SourceEvent::Change(Event::ProxyPort(id, _)) => format!("proxy port of {}", id.service),

@@ -44,6 +44,7 @@ fn words(events: &[Event]) -> Vec<String> {
         Event::OtherNodeApplied(name, addresses) => format!("node {name} at {addresses:?}"),
         Event::OtherNodeRemoved(name) => format!("-node {name}"),
         Event::LocalAddresses(_)
+        | Event::ApiServerAddresses(_)
         | Event::SchedulerMissing(_)
         | Event::SchedulerLoaded(_)
         | Event::ProxyPort(..)

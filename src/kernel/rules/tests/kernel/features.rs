@@ -26,7 +26,9 @@ fn a_lack_is_said_with_the_module_and_what_is_there_is_not() {
     each(|rules| {
         // A chain of this name with other content, which something leads to, cannot be removed.
         rules.restore("*nat\n:KUBE-PROBE - [0:0]\n-A OUTPUT -j KUBE-PROBE\nCOMMIT\n").unwrap();
-        let said = rules.try_features(Mode::Iptables).unwrap_err();
+        let error = rules.try_features(Mode::Iptables).unwrap_err();
+        assert!(!error.is_momentary, "{error:?}");
+        let said = error.words;
         let (missing, _) = said.split_once("; of all together: ").unwrap();
         assert!(missing.starts_with("no rule can have DNAT (module xt_nat), "), "{said}");
         assert!(missing.contains("statistic (module xt_statistic)"), "{said}");

@@ -1,0 +1,188 @@
+//! Conditions of the host that keep Service traffic from IPVS, or NodePorts from being removed: chains
+//! of INPUT, routing rules before the table `local`, excluded networks around the node.
+//!
+//! In IPVS mode packets to Services are packets to the node. They have to be routed by the table
+//! `local`, and pass INPUT.
+
+use ipnet::IpNet;
+use plan::model::Family;
+use plan::settings::{AcceptServiceTraffic, Settings};
+
+use crate::kernel::nftables::{InputChain, NftablesClient};
+use crate::kernel::route::{self, RoutingRule};
+
+/// Something of the host that drops Service traffic, or leads it away, with advice.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Obstacle {
+    pub(crate) what: String,
+    pub(crate) remedy: String,
+}
+
+/// Looks for what drops Service traffic of IPVS mode in INPUT. `saved` is what `iptables-save` prints
+/// of each family.
+pub(crate) fn in_input<'a>(
+    settings: &Settings,
+    saved: impl IntoIterator<Item = (Family, &'a str)>,
+) -> Vec<Obstacle> {
+    let mut found = Vec::new();
+    if settings.accept_service_traffic == AcceptServiceTraffic::Never {
+        found.extend(saved.into_iter().filter_map(|(family, text)| of_iptables(family, text)));
+    }
+    let chains = NftablesClient::open().ok().flatten().map(|mut client| client.input_chains());
+    let chains = chains.and_then(Result::ok).unwrap_or_default();
+    found.extend(chains.iter().filter_map(of_nftables));
+    found
+}
+
+/// Looks for routing rules before that of the table `local`, in the families that are served.
+pub(crate) fn in_routing(settings: &Settings) -> Vec<Obstacle> {
+    let of_family = |family: &Family| {
+        let rules = route::rules(*family).unwrap_or_default();
+        before_local(*family, &rules)
+    };
+    settings.families.iter().filter_map(of_family).collect()
+}
+
+/// Looks for excluded networks with addresses of this node.
+pub(crate) fn in_exclusions(exclude: &[IpNet], own: &[IpNet]) -> Vec<Obstacle> {
+    let has_own = |net: &&IpNet| own.iter().any(|own| net.contains(&own.addr()));
+    let around = exclude.iter().filter(has_own);
+    around
+        .map(|net| Obstacle {
+            what: format!(
+                "{net} of ipvs.excludeCIDRs has addresses of this node: virtual servers of NodePorts \
+                 that go while kube-ipvs does not run stay, after --cleanup as well"
+            ),
+            remedy: "leave the nodes' network out of ipvs.excludeCIDRs: virtual servers that other \
+                     programs made there are left alone anyway"
+                .into(),
+        })
+        .collect()
+}
+
+/// Returns what the table `filter` does with a new connection that none of its rules accepts.
+pub(crate) fn drops_input(saved: &str) -> Option<&'static str> {
+    let mut table = "";
+    let (mut is_dropped, mut last) = (false, None);
+    for line in saved.lines() {
+        if let Some(name) = line.strip_prefix('*') {
+            table = name;
+        }
+        if table == "filter" {
+            is_dropped |= line.starts_with(":INPUT DROP");
+            last = line.strip_prefix("-A INPUT ").or(last);
+        }
+    }
+    let closes = |rule: &str| ["-j DROP", "-j REJECT"].iter().any(|it| rule.starts_with(it));
+    if is_dropped {
+        Some("has the policy DROP")
+    } else {
+        last.filter(|rule| closes(rule)).map(|_| "ends with a rule that refuses everything")
+    }
+}
+
+fn of_iptables(family: Family, saved: &str) -> Option<Obstacle> {
+    let how = drops_input(saved)?;
+    Some(Obstacle {
+        what: format!(
+            "the chain INPUT of {family} {how}: connections of pods and clients to Services are \
+             lost unless a rule of the host accepts them (acceptServiceTraffic is never)"
+        ),
+        remedy:
+            "set acceptServiceTraffic to always, or let Service traffic in by rules of your own"
+                .into(),
+    })
+}
+
+/// A base chain of nftables outside of iptables' tables decides for itself: a packet that another
+/// chain has accepted meets it all the same.
+fn of_nftables(chain: &InputChain) -> Option<Obstacle> {
+    let InputChain { table, name, .. } = chain;
+    let how = if chain.drops {
+        "has the policy drop"
+    } else if table == "firewalld" {
+        "is firewalld's, which refuses what its zones do not name"
+    } else {
+        return None;
+    };
+    Some(Obstacle {
+        what: format!(
+            "the nftables chain {name} of the table {table} (hook input) {how}: connections of pods \
+             and clients to Services are lost unless a rule there accepts them, and no rule of \
+             kube-ipvs can (acceptServiceTraffic has no effect there)"
+        ),
+        remedy:
+            "accept Service traffic in that table: for firewalld, put the pods' interfaces into \
+                 the zone trusted, and open NodePorts and load balancers' ports"
+                .into(),
+    })
+}
+
+fn before_local(family: Family, rules: &[RoutingRule]) -> Option<Obstacle> {
+    let first: Vec<&RoutingRule> = rules.iter().take_while(|it| !it.is_plain_local()).collect();
+    let first = first.iter().find(|it| it.table != route::TABLE_LOCAL)?;
+    Some(Obstacle {
+        what: format!(
+            "a routing rule of {family} with the preference {} comes before the one of the table \
+             local: packets that it matches are led past IPVS",
+            first.preference
+        ),
+        remedy:
+            "add a rule before it that looks Service addresses up in the table local: ip rule add \
+                 pref 1 to SERVICE-RANGE lookup local"
+                .into(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_firewall_is_known_by_its_policy_or_its_last_rule() {
+        let filter = |rest: &str| format!("*nat\n:INPUT DROP [0:0]\n*filter\n{rest}COMMIT\n");
+        let of = |rest: &str| drops_input(&filter(rest)).is_some();
+        assert!(of(":INPUT DROP [1:2]\n-A INPUT -i lo -j ACCEPT\n"));
+        assert!(of(
+            ":INPUT ACCEPT [1:2]\n-A INPUT -i lo -j ACCEPT\n-A INPUT -j REJECT --reject-with x\n"
+        ));
+        assert!(!of(":INPUT ACCEPT [1:2]\n-A INPUT -i eth9 -j DROP\n-A INPUT -j LOG\n"));
+        assert!(!of(":INPUT ACCEPT [1:2]\n-A FORWARD -j DROP\n"));
+    }
+
+    #[test]
+    fn a_chain_that_drops_is_an_obstacle() {
+        let found = of_iptables(Family::V4, "*filter\n:INPUT DROP [0:0]\nCOMMIT\n").unwrap();
+        assert!(found.what.starts_with("the chain INPUT of IPv4 has the policy DROP"), "{found:?}");
+        assert_eq!(of_iptables(Family::V6, "*filter\n:INPUT ACCEPT [0:0]\nCOMMIT\n"), None);
+    }
+
+    #[test]
+    fn another_table_than_those_of_iptables_decides_for_itself() {
+        let chain =
+            |table: &str, drops| InputChain { table: table.into(), name: "in".into(), drops };
+        assert!(of_nftables(&chain("firewalld", false)).is_some());
+        assert!(of_nftables(&chain("mine", true)).is_some());
+        assert_eq!(of_nftables(&chain("mine", false)), None);
+    }
+
+    #[test]
+    fn an_excluded_network_around_the_node_is_named() {
+        let net = |text: &str| text.parse::<IpNet>().unwrap();
+        let own = [net("192.168.0.11/24"), net("fd00::11/64")];
+        let of = |exclude: &str| in_exclusions(&[net(exclude)], &own).len();
+        assert_eq!((of("192.168.0.0/24"), of("fd00::/64"), of("192.168.0.12/32")), (1, 1, 0));
+    }
+
+    #[test]
+    fn a_routing_rule_before_the_table_local_is_an_obstacle_unless_it_looks_there() {
+        let rule =
+            |preference, table, is_selective| RoutingRule { preference, table, is_selective };
+        let local = rule(20, route::TABLE_LOCAL, false);
+        let before = |rules: &[RoutingRule]| before_local(Family::V4, rules).is_some();
+        assert!(!before(&[local, rule(100, 101, true)]));
+        assert!(before(&[rule(10, 101, true), local]));
+        assert!(!before(&[rule(5, route::TABLE_LOCAL, true), local]));
+        assert!(before(&[rule(5, route::TABLE_LOCAL, true), rule(10, 101, true), local]));
+    }
+}

@@ -1,0 +1,275 @@
+//! A table that `iptables-nft-save` does not show, read chain by chain.
+//!
+//! One rule that `nft` made, in any chain of a table, and `iptables-nft-save` prints nothing of the whole
+//! table (`nft_is_table_compatible` in iptables/nft.c), although it writes, checks and deletes rules
+//! there, and lists every other chain. So the kernel is asked for the names of the chains,
+//! `iptables-nft-restore` lists each (it takes all commands), and for a built-in chain that has such a
+//! rule, `iptables-nft -C` is asked for every jump that may be there.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use plan::mode::Mode;
+use plan::rule_set::{COPY_JUMPS, Jump, Table, former_jumps, jumps};
+
+use super::error::Cause;
+use super::fingerprint::nft;
+use super::{LOCK_WAIT, Rules, RulesError, installed};
+
+/// Purpose of a reading, which decides what is said of chains and rules that cannot be shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose<'a> {
+    /// To compare rules with the desired ones, which have these jumps. A chain that cannot be shown counts
+    /// as absent, so that it is written from scratch. Of chains that are not Kubernetes' only the
+    /// built-in ones count.
+    Compare(&'a [Jump]),
+    /// To see what there is, and what leads where.
+    Survey,
+}
+
+/// A table's chains as listed, by name.
+#[derive(Debug, Default)]
+struct Listed {
+    policies: BTreeMap<String, String>,
+    rules: BTreeMap<String, Vec<String>>,
+    /// Chains that iptables cannot show.
+    unshown: Vec<String>,
+}
+
+/// Start of the line that says of a table that it was read chain by chain.
+pub const READ_BY_CHAIN: &str =
+    "# Read chain by chain, since nft made rules that iptables cannot show: ";
+
+const BUILT_IN: [&str; 5] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
+
+/// Rule that stands for one that leads to a chain, and that iptables cannot show.
+const UNSHOWN: &str = "-m comment --comment \"a rule that iptables cannot show\"";
+
+/// Returns the table that a line of `iptables-nft-save` says that it does not show.
+pub(super) fn unshown_table(line: &str) -> Option<Table> {
+    if !(line.starts_with('#') && line.contains("is incompatible, use")) {
+        return None;
+    }
+    let name = line.split(['`', '\'']).nth(1)?;
+    Table::ALL.into_iter().find(|table| table.name() == name)
+}
+
+// === impl Rules ===
+
+impl Rules {
+    /// Puts the tables into what `iptables-nft-save` printed that it did not show.
+    ///
+    /// # Errors
+    /// When such a table cannot be read in the other way either. A survey leaves it out, with the line
+    /// that says so.
+    pub(super) fn with_unshown(
+        &self,
+        saved: String,
+        purpose: Purpose<'_>,
+    ) -> Result<String, RulesError> {
+        let tables: Vec<Table> = saved.lines().filter_map(unshown_table).collect();
+        if tables.is_empty() {
+            return Ok(saved);
+        }
+        let is_shown = |line: &&str| unshown_table(line).is_none();
+        let mut text: String =
+            saved.lines().filter(is_shown).flat_map(|line| [line, "\n"]).collect();
+        let lines = saved.lines().filter(|line| unshown_table(line).is_some());
+        for (table, line) in tables.into_iter().zip(lines) {
+            match self.table_by_chain(table, purpose) {
+                Ok(read) => text.push_str(&read),
+                Err(error) if purpose == Purpose::Survey => {
+                    tracing::warn!("cannot read the {} table {table}: {error}", self.family());
+                    let _ = writeln!(text, "{line}");
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(text)
+    }
+
+    /// Returns a table as `iptables-save` prints it.
+    fn table_by_chain(&self, table: Table, purpose: Purpose<'_>) -> Result<String, RulesError> {
+        let family = self.family();
+        let all =
+            nft::chain_names(family).map_err(|source| RulesError::Unlisted { family, source })?;
+        let counts = |name: &&str| {
+            purpose == Purpose::Survey || name.starts_with("KUBE-") || BUILT_IN.contains(name)
+        };
+        let of_table = all.iter().filter(|(of, _)| *of == table).map(|(_, name)| name.as_str());
+        let chains: Vec<&str> = of_table.filter(counts).collect();
+        let mut listed = Listed::default();
+        let mut left = chains.clone();
+        while !left.is_empty() {
+            left = self.list(table, &left, &mut listed)?;
+        }
+        let mut unshown_rules = BTreeMap::new();
+        for name in listed.unshown.iter().filter(|name| BUILT_IN.contains(&name.as_str())) {
+            unshown_rules.insert(name.clone(), self.jumps_from(table, name, purpose)?);
+        }
+        let is_absent = |name: &str| {
+            matches!(purpose, Purpose::Compare(_))
+                && listed.unshown.iter().any(|it| it == name)
+                && !BUILT_IN.contains(&name)
+        };
+        let mut text = format!("{READ_BY_CHAIN}{table}\n*{table}\n");
+        let names = || chains.iter().filter(|name| !is_absent(name));
+        for name in names() {
+            let policy = listed.policies.get(*name).map_or("-", String::as_str);
+            let _ = writeln!(text, ":{name} {policy} [0:0]");
+        }
+        for name in names() {
+            for rule in listed.rules.get(*name).or(unshown_rules.get(*name)).into_iter().flatten() {
+                let _ = writeln!(text, "-A {name} {rule}");
+            }
+        }
+        text.push_str("COMMIT\n");
+        Ok(text)
+    }
+
+    /// Lists chains until the program ends at one that it cannot show. Returns those after that one; none
+    /// if it is not clear which that is, and nothing more can be shown.
+    fn list<'a>(
+        &self,
+        table: Table,
+        chains: &[&'a str],
+        listed: &mut Listed,
+    ) -> Result<Vec<&'a str>, RulesError> {
+        let lines: String = chains.iter().map(|chain| format!("-S {chain}\n")).collect();
+        let input = format!("*{table}\n{lines}COMMIT\n");
+        let finished = installed::start(&self.programs.restore, &["--noflush"], &input)?;
+        listed.add(&finished.stdout);
+        if finished.status.success() {
+            return Ok(Vec::new());
+        }
+        let first = chains.iter().position(|chain| !listed.rules.contains_key(*chain));
+        let mut unshown = chains.get(first.unwrap_or(chains.len())..).unwrap_or_default();
+        let mut left = Vec::new();
+        if Cause::of(&finished.stderr) == Cause::ForeignRules {
+            let (one, others) = unshown.split_at(unshown.len().min(1));
+            (unshown, left) = (one, others.to_vec());
+        }
+        listed.unshown.extend(unshown.iter().map(|chain| (*chain).to_owned()));
+        tracing::debug!("{table}: cannot show {unshown:?}: {}", finished.stderr.trim());
+        Ok(left)
+    }
+
+    /// Returns the rules of a built-in chain that lead to chains of Kubernetes, in their order, as far
+    /// as they are known jumps.
+    fn jumps_from(
+        &self,
+        table: Table,
+        chain: &str,
+        purpose: Purpose<'_>,
+    ) -> Result<Vec<String>, RulesError> {
+        let family = self.family();
+        let destinations = nft::destinations(family, table, chain)
+            .map_err(|source| RulesError::Unlisted { family, source })?;
+        let candidates = candidates(table, chain, purpose);
+        let mut rules = Vec::new();
+        let mut found: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        for to in destinations.iter().filter(|to| to.starts_with("KUBE-")) {
+            if !found.contains_key(to.as_str()) {
+                let mut there = Vec::new();
+                for jump in candidates.iter().filter(|jump| jump.to == to) {
+                    if self.has_rule(table, chain, &jump.rule())? {
+                        there.push(jump.rule());
+                    }
+                }
+                // The last one stands for all copies that are left.
+                there.reverse();
+                found.insert(to, there);
+            }
+            let there = found.get_mut(to.as_str());
+            let rule = there.and_then(|there| match there.len() {
+                0 | 1 => there.first().cloned(),
+                _ => there.pop(),
+            });
+            match rule {
+                Some(rule) => rules.push(rule),
+                None if purpose == Purpose::Survey => rules.push(format!("{UNSHOWN} -j {to}")),
+                None => {}
+            }
+        }
+        Ok(rules)
+    }
+
+    /// True if a chain has this rule, whatever else it has.
+    fn has_rule(&self, table: Table, chain: &str, rule: &str) -> Result<bool, RulesError> {
+        let words = plan::rule_set::words(rule);
+        let mut arguments = vec!["-w", LOCK_WAIT, "-t", table.name(), "-C", chain];
+        arguments.extend(words.iter().map(String::as_str));
+        match installed::run(&self.programs.plain, &arguments, "") {
+            Ok(_) => Ok(true),
+            // Exit status 1: there is none. Others: it could not be tried.
+            Err(RulesError::Failed(failure)) if failure.status.code() == Some(1) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Returns the jumps that a proxy may have in a built-in chain, each once.
+fn candidates(table: Table, chain: &str, purpose: Purpose<'_>) -> Vec<Jump> {
+    let of_modes =
+        Mode::ALL.into_iter().flat_map(|mode| jumps(mode).iter().chain(former_jumps(mode)));
+    let desired = match purpose {
+        Purpose::Compare(jumps) => jumps,
+        Purpose::Survey => &[],
+    };
+    let mut candidates: Vec<Jump> = Vec::new();
+    for jump in desired.iter().chain(of_modes).chain(&COPY_JUMPS) {
+        let is_known = candidates.iter().any(|known| known.rule() == jump.rule());
+        if (jump.table, jump.from) == (table, chain) && !is_known {
+            candidates.push(*jump);
+        }
+    }
+    candidates
+}
+
+// === impl Listed ===
+
+impl Listed {
+    /// Takes in what `-S` printed of chains: `-P` or `-N`, and then the rules.
+    fn add(&mut self, printed: &str) {
+        for line in printed.lines() {
+            let Some((option, rest)) = line.split_once(' ') else { continue };
+            let (name, rule) = rest.split_once(' ').unwrap_or((rest, ""));
+            match option {
+                "-P" => {
+                    self.policies.insert(name.to_owned(), rule.trim_end().to_owned());
+                    self.rules.entry(name.to_owned()).or_default();
+                }
+                "-N" => drop(self.rules.entry(name.to_owned()).or_default()),
+                "-A" => {
+                    self.rules.entry(name.to_owned()).or_default().push(rule.trim_end().to_owned());
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_that_are_not_shown_are_those_of_ours() {
+        let of = |table: &str| format!("# Table `{table}' is incompatible, use 'nft' tool.");
+        assert_eq!(unshown_table(&of("nat")), Some(Table::Nat));
+        assert_eq!(unshown_table(&of("raw")), None);
+        assert_eq!(unshown_table("-A X -m comment --comment \"is incompatible, use `nat'\""), None);
+        let other = "# Table `nat' contains incompatible base-chains, use 'nft' tool to list them.";
+        assert_eq!(unshown_table(other), None);
+    }
+
+    #[test]
+    fn every_jump_that_a_proxy_may_have_is_asked_for_once() {
+        for mode in Mode::ALL {
+            for jump in jumps(mode).iter().chain(former_jumps(mode)) {
+                let all = candidates(jump.table, jump.from, Purpose::Survey);
+                assert_eq!(all.iter().filter(|it| it.rule() == jump.rule()).count(), 1, "{jump}");
+            }
+        }
+    }
+}

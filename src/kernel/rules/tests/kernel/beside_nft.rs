@@ -1,0 +1,174 @@
+//! Rules that `nft` made in iptables' own tables, for which `iptables-nft-save` shows nothing of the table.
+
+use plan::chains::{ChainHash, ChainId, ChainOp, PortChain, ServicePortName, SharedChain};
+use plan::mode::Mode;
+use plan::model::{Protocol, ServiceName};
+use plan::rule_set::OptionalRules;
+
+use super::*;
+use crate::kernel::rules::fingerprint::RulesWatch;
+
+/// A rule with a set of states, which iptables has no words for.
+const STATES: &str = "ct state { established, related } accept";
+
+/// Tables and chains of such rules. The chain is made if it is not there.
+const PLACES: [(&str, &str); 8] = [
+    ("filter", "INPUT"),
+    ("filter", "FORWARD"),
+    // Nothing leads to it.
+    ("filter", "HOSTFW"),
+    ("nat", "POSTROUTING"),
+    ("nat", "PREROUTING"),
+    ("mangle", "OUTPUT"),
+    // Chains of kube-ipvs, which are written whole.
+    ("nat", "KUBE-MARK-MASQ"),
+    ("filter", "KUBE-SERVICES"),
+];
+
+fn mk_constant(family: Family) -> RuleSet {
+    let settings = RuleSetSettings::new(false, 14, LocalTraffic::Unknown, true).unwrap();
+    let localhost = OptionalRules { localhost_node_ports: true, ..OptionalRules::default() };
+    RuleSet::iptables(family, &settings.with_optional(localhost))
+}
+
+fn nft_family(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "ip",
+        Family::V6 => "ip6",
+    }
+}
+
+fn add_rule(rules: &Rules, table: &str, chain: &str) {
+    let family = nft_family(rules.family());
+    // The first use of iptables makes the built-in chains.
+    for (table, chain) in [
+        ("filter", "INPUT"),
+        ("filter", "FORWARD"),
+        ("nat", "PREROUTING"),
+        ("nat", "POSTROUTING"),
+        ("mangle", "OUTPUT"),
+    ] {
+        succeed(&rules.programs.plain, &["-t", table, "-P", chain, "ACCEPT"], "");
+    }
+    succeed("nft", &["add", "chain", family, table, chain], "");
+    let words: Vec<&str> = ["add", "rule", family, table, chain].into_iter().collect();
+    succeed("nft", &[words, STATES.split(' ').collect()].concat(), "");
+    let saved = succeed(&rules.programs.save, &[], "");
+    assert!(saved.contains(&format!("# Table `{table}' is incompatible")), "{saved}");
+}
+
+/// Runs a test on a host for each of these rules.
+fn on_every_place(test: impl Fn(&Rules, &str, &str) + Sync) {
+    for family in Family::BOTH {
+        for (table, chain) in PLACES {
+            Host::run(|| test(&Rules::open(family, Variant::Nft).unwrap(), table, chain));
+        }
+    }
+}
+
+/// A chain as `nft` lists it.
+fn listed(rules: &Rules, table: &str, chain: &str) -> String {
+    succeed("nft", &["list", "chain", nft_family(rules.family()), table, chain], "")
+}
+
+#[test]
+fn rules_are_written_and_repaired_beside_a_rule_that_only_nft_can_show() {
+    on_every_place(|rules, table, chain| {
+        let rule_set = mk_constant(rules.family());
+        add_rule(rules, table, chain);
+        rules.probe(None).unwrap();
+        rules.write(&rule_set).unwrap();
+        assert!(rules.check(&rule_set).unwrap().matches(), "{table} {chain}");
+        let is_of_kube_ipvs = chain.starts_with("KUBE-");
+        assert_eq!(listed(rules, table, chain).contains("ct state"), !is_of_kube_ipvs);
+        for jump in rule_set.jumps() {
+            let there = listed(rules, jump.table.name(), jump.from);
+            let to_it = format!("jump {}", jump.to);
+            let n_there = there.lines().filter(|line| line.ends_with(&to_it)).count();
+            let is_alike = |other: &&Jump| {
+                (other.table, other.from, other.to) == (jump.table, jump.from, jump.to)
+            };
+            assert_eq!(
+                n_there,
+                rule_set.jumps().iter().filter(is_alike).count(),
+                "{jump}: {there}"
+            );
+        }
+        // Started first, and the rule comes then.
+        add_rule(rules, table, chain);
+        let mut watch = RulesWatch::open(rules).unwrap();
+        watch.check(rules, &rule_set).unwrap();
+        let jump = rule_set.jumps().iter().find(|jump| jump.table.name() == table).unwrap();
+        restore(
+            rules,
+            &format!(
+                "*nat\n-F KUBE-POSTROUTING\nCOMMIT\n*{table}\n-D {} {}\nCOMMIT\n",
+                jump.from,
+                jump.rule()
+            ),
+        );
+        assert!(!watch.untouched().unwrap());
+        let found = rules.check(&rule_set).unwrap();
+        assert_eq!(found.missing_jumps, [*jump], "{table} {chain}: {found}");
+        rules.write(&rule_set).unwrap();
+        assert!(watch.check(rules, &rule_set).unwrap().matches());
+        assert!(watch.untouched().unwrap(), "a reading changes nothing");
+    });
+}
+
+#[test]
+fn chains_of_services_are_written_read_and_removed_beside_such_a_rule() {
+    on_every_place(|rules, table, chain| {
+        let family = rules.family();
+        add_rule(rules, table, chain);
+        rules.write(&mk_constant(family)).unwrap();
+        let name = ServiceName::new("ns", "svc");
+        let hash = ChainHash::of_port(&ServicePortName::new(&name, ""), Protocol::Tcp);
+        let own = ChainId::of_port(family, PortChain::Cluster, hash);
+        let services = ChainId::shared(family, Table::Nat, SharedChain::Services);
+        let lead = format!("-m comment --comment \"ns/svc cluster IP\" -j {}", own.name);
+        let ops = [
+            ChainOp::Write(own, ["-j RETURN".into()].into()),
+            ChainOp::Insert(services, lead.as_str().into()),
+        ];
+        let written = rules.write_chains(&ops.iter().collect::<Vec<_>>());
+        assert!(written.results.iter().all(Result::is_ok), "{:?}", written.results);
+        let found = rules.chains(Mode::Iptables).unwrap();
+        assert_eq!(found.shared[&services], [lead.as_str().into()]);
+        assert_eq!(found.own.len(), 1);
+        let ops = [ChainOp::Delete(services, lead.as_str().into()), ChainOp::Remove(own)];
+        // Deleted once more: it is not there any more, which is as good.
+        for _ in 0..2 {
+            let written = rules.write_chains(&[&ops[0]]);
+            assert!(written.results.iter().all(Result::is_ok), "{:?}", written.results);
+        }
+        assert!(rules.write_chains(&[&ops[1]]).results[0].is_ok());
+        assert_eq!(rules.chains(Mode::Iptables).unwrap().own.len(), 0);
+    });
+}
+
+#[test]
+fn a_survey_shows_what_leads_to_chains_of_kubernetes() {
+    on_every_place(|rules, table, chain| {
+        let rule_set = mk_constant(rules.family());
+        rules.write(&rule_set).unwrap();
+        let before = rules.saved().unwrap();
+        add_rule(rules, table, chain);
+        let saved = rules.saved().unwrap();
+        assert!(saved.contains(&format!("{READ_BY_CHAIN}{table}\n")), "{saved}");
+        let of_kubernetes = |text: &str| {
+            let rules =
+                text.lines().filter(|line| line.starts_with("-A ") && line.contains(" -j KUBE-"));
+            rules.map(str::to_owned).collect::<Vec<_>>()
+        };
+        let is_shown = |rule: &String| {
+            !rule.starts_with(&format!("-A {chain} ")) || !chain.starts_with("KUBE-")
+        };
+        let mut expected = of_kubernetes(&before);
+        expected.retain(is_shown);
+        let mut found = of_kubernetes(&saved);
+        expected.sort();
+        found.sort();
+        assert_eq!(found, expected);
+    });
+}
