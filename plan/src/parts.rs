@@ -4,9 +4,13 @@
 //! up the Services behind it for no longer than others do.
 
 use std::cmp::{Ordering, Reverse};
+use std::net::IpAddr;
+use std::sync::Arc;
 
+use crate::hash::HashSet;
 use crate::ipvs::desired::only_in_second;
 use crate::ipvs::fragment::{Claim, ClaimClass, Fragment};
+use crate::kernel_objects::Frontend;
 
 /// Fragment on the way from one to another, with some of the claims that differ.
 #[derive(Debug)]
@@ -14,6 +18,10 @@ pub(crate) struct FragmentPart {
     pub(crate) fragment: Fragment,
     /// Class of the first claim that is left.
     pub(crate) next: ClaimClass,
+    /// Place of the last claim in it.
+    pub(crate) last: Option<Place>,
+    /// Number of parts that the rest takes, about.
+    pub(crate) n_left: usize,
 }
 
 /// Limit on one part.
@@ -23,11 +31,21 @@ pub(crate) struct PartLimit {
     pub(crate) operations: usize,
     /// No claims of a class behind this one.
     pub(crate) up_to: ClaimClass,
+    /// Place of the last claim of the part before: this one goes on behind it, and begins again at
+    /// the end. So a Service that goes on changing has all its claims changed in turn.
+    pub(crate) behind: Option<Place>,
 }
 
+/// Number of parts that a change is planned in at most, about: each part compiles all of the Service,
+/// and all of them together are to cost no more than a multiple of that.
+const MOST_PARTS: usize = 16;
+
+/// Place of a claim in the order in which claims change.
+pub(crate) type Place = (Step, Frontend);
+
 /// Change of one claim. Claims are made in the order of their classes, and go in reverse.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-enum Step {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Step {
     Remove(Reverse<ClaimClass>),
     Make(ClaimClass),
 }
@@ -38,8 +56,8 @@ type Pair<'a> = (Option<&'a Claim>, Option<&'a Claim>);
 /// Next part on the way to a fragment. None: the rest is within the limit, so that `target` can
 /// follow at once.
 ///
-/// New addresses come with the last part, and former ones go with the first one: traffic meets no
-/// frontend that is not there yet, or is there no more.
+/// A new address comes when all claims at it are made, and former ones go with the first part: traffic
+/// meets no frontend that is not there yet, or is there no more.
 pub(crate) fn next_part(
     current: Option<&Fragment>,
     target: Option<&Fragment>,
@@ -47,56 +65,103 @@ pub(crate) fn next_part(
 ) -> Option<FragmentPart> {
     let empty = Fragment::default();
     let (from, to) = (current.unwrap_or(&empty), target.unwrap_or(&empty));
-    let is_small = from.size().max(to.size()) <= limit.operations;
+    let pairs: Vec<Pair<'_>> = Pairs { from: &from.claims, to: &to.claims }.collect();
+    let mut steps: Vec<(Place, usize)> = pairs.iter().zip(0..).filter_map(step).collect();
+    let weight_of = |at: &usize| pairs.get(*at).map_or(0, weight);
+    let total: usize = steps.iter().map(|(_, at)| weight_of(at)).sum();
+    let others = from.entries.len().abs_diff(to.entries.len());
+    let is_small = total + others <= limit.operations;
     if is_small && limit.up_to == ClaimClass::LAST {
         return None;
     }
-    let pairs: Vec<Pair<'_>> = Pairs { from: &from.claims, to: &to.claims }.collect();
-    let mut steps: Vec<(Step, usize)> = pairs.iter().zip(0..).filter_map(step).collect();
     steps.sort_unstable();
-    let mut left = limit.operations.max(1);
-    let n_taken = steps.partition_point(|(step, _)| step.is_up_to(limit.up_to));
-    let n_taken = steps.iter().take(n_taken).take_while(|(_, at)| {
+    if let Some(behind) = limit.behind.filter(|_| limit.up_to == ClaimClass::LAST) {
+        let n_before = steps.partition_point(|(place, _)| *place <= behind);
+        steps.rotate_left(n_before);
+    }
+    let operations = limit.operations.max(total / MOST_PARTS).max(1);
+    let mut left = operations;
+    let is_in_turn = |((step, _), _): &&(Place, usize)| step.is_up_to(limit.up_to);
+    let n_taken = steps.iter().take_while(is_in_turn).take_while(|(_, at)| {
         let is_within = left > 0;
-        let weight = pairs.get(*at).map_or(0, weight);
-        left = left.saturating_sub(weight);
+        left = left.saturating_sub(weight_of(at));
         is_within
     });
     let n_taken = n_taken.count();
-    let (next, _) = steps.get(n_taken)?;
+    let ((next, _), _) = steps.get(n_taken)?;
     let next = next.class();
+    let last = n_taken.checked_sub(1).and_then(|at| steps.get(at)).map(|(place, _)| *place);
     let mut is_left = vec![false; pairs.len()];
     for (_, at) in steps.iter().skip(n_taken) {
         if let Some(is_left) = is_left.get_mut(*at) {
             *is_left = true;
         }
     }
-    let claims = pairs.iter().zip(is_left);
-    let claims = claims.filter_map(|((was, is), is_left)| if is_left { *was } else { *is });
+    let pairs = pairs.iter().zip(is_left);
+    let unmade = pairs.clone().filter(|((was, _), is_left)| *is_left && was.is_none());
+    let unmade: HashSet<IpAddr> =
+        unmade.filter_map(|((_, is), _)| Some(is.as_ref()?.frontend.address)).collect();
+    let claims = pairs.filter_map(|((was, is), is_left)| if is_left { *was } else { *is });
     let claims = claims.cloned().collect();
     let drain_deadline_seconds = target.unwrap_or(from).drain_deadline_seconds;
     let mut entries = from.entries.clone();
     entries.extend(only_in_second(&from.entries, &to.entries));
-    let stays = |address: &&_| to.addresses.binary_search(address).is_ok();
-    let addresses = from.addresses.iter().filter(stays).copied().collect();
+    let is_complete = |address: &&IpAddr| {
+        from.addresses.binary_search(address).is_ok() || !unmade.contains(*address)
+    };
+    let addresses = to.addresses.iter().filter(is_complete).copied().collect();
     Some(FragmentPart {
         fragment: Fragment::new(drain_deadline_seconds, claims, addresses, entries),
         next,
+        last,
+        n_left: total / operations,
     })
 }
 
 /// Change of a claim, if it changes.
-fn step((pair, at): (&Pair<'_>, usize)) -> Option<(Step, usize)> {
-    let step = match pair {
+fn step((pair, at): (&Pair<'_>, usize)) -> Option<(Place, usize)> {
+    let place = match pair {
         (was, is) if was == is => return None,
-        (_, Some(is)) => Step::Make(is.class()),
-        (was, None) => Step::Remove(Reverse((*was)?.class())),
+        (_, Some(is)) => (Step::Make(is.class()), is.frontend),
+        (was, None) => {
+            let was = (*was)?;
+            (Step::Remove(Reverse(was.class())), was.frontend)
+        }
     };
-    Some((step, at))
+    Some((place, at))
 }
 
+/// Returns the number of operations, about, between two claims to a frontend. If another Service may
+/// have it because of the change, or had it, that is all of the claim.
 fn weight((was, is): &Pair<'_>) -> usize {
-    was.iter().chain(is).map(|claim| claim.size()).max().unwrap_or_default()
+    let (Some(was), Some(is)) = (was, is) else {
+        return was.iter().chain(is).map(|claim| claim.size()).sum();
+    };
+    if (was.origin, was.created) != (is.origin, is.created) {
+        return was.size().max(is.size());
+    }
+    let real_servers = if Arc::ptr_eq(&was.real_servers, &is.real_servers) {
+        0
+    } else {
+        n_different(&was.real_servers, &is.real_servers)
+    };
+    1 + real_servers + n_different(&was.entries, &is.entries)
+}
+
+/// Number of items that only one of two lists in order has.
+fn n_different<T: Ord>(mut one: &[T], mut other: &[T]) -> usize {
+    let mut n_different = 0;
+    while let (Some(first), Some(second)) = (one.first(), other.first()) {
+        let order = first.cmp(second);
+        n_different += usize::from(order.is_ne());
+        if order.is_le() {
+            one = one.get(1..).unwrap_or_default();
+        }
+        if order.is_ge() {
+            other = other.get(1..).unwrap_or_default();
+        }
+    }
+    n_different + one.len() + other.len()
 }
 
 // === impl Step ===

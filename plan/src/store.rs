@@ -14,6 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use ipnet::IpNet;
+
 use crate::endpoints::EndpointsByPort;
 use crate::event::Event;
 use crate::facts::{BoundAddresses, NodeFacts};
@@ -329,9 +331,12 @@ impl Store {
         if own_addresses(&self.facts) != own_addresses(&former) {
             self.dirty.extend(self.index.with_source_ranges().cloned());
         }
-        if self.facts.node().pod_cidrs != former.node().pod_cidrs {
-            // No Service has an external address inside of them.
-            self.dirty.extend(self.index.with_outer_addresses());
+        // No Service has an external address inside of them.
+        let (old, new) = (&former.node().pod_cidrs, &self.facts.node().pod_cidrs);
+        let is_in_one = |net: &&IpNet| old.contains(net) != new.contains(net);
+        let changed: Vec<IpNet> = old.iter().chain(new).filter(is_in_one).copied().collect();
+        if !changed.is_empty() {
+            self.dirty.extend(self.index.with_outer_addresses_in(&changed));
         }
         if self.facts.node().zone != former.node().zone {
             self.dirty_zones();

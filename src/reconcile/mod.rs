@@ -425,6 +425,7 @@ impl Reconciler {
                 hand_drains.step(cx);
                 writer.write_changes(cx).await?;
                 writer.retry_due(cx, true).await?;
+                writer.change_balancing(cx).await?;
                 dispatch.step(cx, writer).await?;
                 leading.step(cx, writer);
                 writer.check_draining(cx).await?;

@@ -7,6 +7,8 @@
 //! - [`retry_queue`](super::retry_queue), `retries`: failed operations are retried until they
 //!   succeed or are no longer desired. If the kernel was not as we left it, it is read again first.
 //! - `dependencies`: an operation waits while another one that has to come first is pending.
+//! - `closing`: a frontend at a local address is closed while it is not served.
+//! - `balancing`: changes of schedulers go a few at a time, after everything else.
 //! - `chains`: the order of changes of chains, and those of them that wait for others.
 //! - `drain`: TCP real servers go when their last connection has ended.
 //! - `flows`: UDP and SCTP flows that lead nowhere are removed from connection tracking.
@@ -14,7 +16,9 @@
 //! - `rule_repairs`: the constant rules are repaired beside the loop.
 //! - `schedulers`: Services get the default scheduler while the kernel lacks the one they chose.
 
+mod balancing;
 mod chains;
+mod closing;
 mod dependencies;
 mod drain;
 mod flows;
@@ -44,13 +48,14 @@ use super::retry_queue::RetryQueue;
 use crate::kernel::worker::WorkerGone;
 use crate::kernel::{ReadError, Refusal, RefusalClass};
 pub(super) use chains::{is_explained, place};
+use balancing::Balancing;
 use drain::OpenCounts;
 pub(super) use drain::{Drain, Known};
 use flows::Flows;
 pub(super) use rounds::Ended;
 pub(super) use rule_repairs::RuleRepairEnded;
 use rule_repairs::RuleRepairs;
-use schedulers::MissingSchedulers;
+use schedulers::Schedulers;
 
 /// Most operations in one request to the kernel.
 const MOST_OPERATIONS: usize = 8_192;
@@ -92,8 +97,10 @@ pub(super) struct Writer {
     open_counts: OpenCounts,
     /// Frontends whose flows may lead nowhere.
     flows: Flows,
-    /// Schedulers that the kernel refused.
-    schedulers: MissingSchedulers,
+    /// Virtual servers that are to balance otherwise.
+    balancing: Balancing,
+    /// What is known of the kernel's schedulers.
+    schedulers: Schedulers,
     /// Repairs of the constant rules in ipvs mode.
     rule_repairs: RuleRepairs,
     /// True if the kernel was not as we had left it, since the auditor or the takeover asked last.
@@ -114,7 +121,8 @@ impl Writer {
             drain: Drain::new(),
             open_counts: OpenCounts::default(),
             flows: Flows::default(),
-            schedulers: MissingSchedulers::default(),
+            balancing: Balancing::default(),
+            schedulers: Schedulers::default(),
             rule_repairs: RuleRepairs::default(),
             found_drift: false,
         }
@@ -123,7 +131,12 @@ impl Writer {
     /// Returns the time at which something is due; none while nothing waits.
     pub(super) fn next_wake(&self, cx: &Context) -> Option<Instant> {
         let write = cx.planner.is_dirty().then_some(self.next_write);
-        let others = [self.retry_queue.next_due(), self.drain.next_due(), self.flows.next_due()];
+        let others = [
+            self.retry_queue.next_due(),
+            self.drain.next_due(),
+            self.flows.next_due(),
+            self.balancing.next_due(),
+        ];
         others.into_iter().chain([write]).flatten().min()
     }
 
@@ -188,6 +201,13 @@ impl Writer {
             ops = self.let_drain(cx, ops, Known::Nothing, Instant::now());
             self.hold_back(&mut ops);
         }
+        let mut slow = self.balancing.take_from(&mut ops);
+        if !slow.is_empty() {
+            // What is left of a pending retry is done by these.
+            let others: HashSet<Subject> = ops.iter().map(Op::subject).collect();
+            slow.retain(|subject| !others.contains(subject));
+            self.resolve(cx, &slow);
+        }
         ops.sort_by_key(place);
         let api_server = if cx.leads_by_rules() {
             HashSet::default()
@@ -239,6 +259,15 @@ impl Writer {
         let removes_marker = |op: &Op| !cx.planner.unmarked_by(op).is_empty();
         let (mut last, mut ops): (Vec<Op>, Vec<Op>) = ops.into_iter().partition(removes_marker);
         let mut failed = HashSet::default();
+        let (made, removed) = self.close(cx, &mut ops, basis, &mut failed).await?;
+        let mut openings: Vec<Op> = ops.extract_if(.., |op| closing::opens(op).is_some()).collect();
+        let mut openings_last: Vec<Op> = openings
+            .extract_if(.., |op| {
+                closing::opens(op).is_some_and(|it| cx.planner.desired().owner(&it).is_none())
+            })
+            .collect();
+        let mut addresses: Vec<Op> =
+            ops.extract_if(.., |op| matches!(op, Op::BindAddress(_))).collect();
         if let Some(first) = ops.iter().position(|op| matches!(op, Op::CreateVirtualServer(..))) {
             let rest = ops.split_off(first);
             self.send(cx, ops, basis, &mut failed).await?;
@@ -252,6 +281,12 @@ impl Writer {
             after.extend(ops.extract_if(.., |op| op.phase() > Phase::LED_OFF));
         }
         self.send(cx, ops, basis, &mut failed).await?;
+        let refused = closing::refused(&cx.planner, &self.retry_queue, &failed);
+        self.send(cx, refused.iter().map(closing::close).collect(), basis, &mut failed).await?;
+        openings.extend(made.iter().chain(&refused).map(closing::open));
+        self.open(cx, openings, basis, &mut failed).await?;
+        closing::hold_addresses(&cx.planner, &mut self.retry_queue, &mut addresses);
+        self.send(cx, addresses, basis, &mut failed).await?;
         dependencies::cut_off(&cx.planner, &self.retry_queue, &failed, &mut leading);
         dependencies::await_short_circuits(&cx.planner, &mut self.retry_queue, &mut leading);
         let cut = dependencies::removed_though_desired(&cx.planner, &leading);
@@ -261,8 +296,41 @@ impl Writer {
         self.send(cx, after, basis, &mut failed).await?;
         dependencies::keep_markers(&cx.planner, &mut self.retry_queue, &mut last);
         self.send(cx, last, basis, &mut failed).await?;
+        openings_last.extend(removed.iter().map(closing::open));
+        self.open(cx, openings_last, basis, &mut failed).await?;
         self.report_pending(cx);
         Ok(())
+    }
+
+    /// Closes the frontends at local addresses whose virtual servers operations make, or remove.
+    /// Returns these two. Takes out of the operations what would open one that could not be closed.
+    async fn close(
+        &mut self,
+        cx: &mut Context,
+        ops: &mut Vec<Op>,
+        basis: Basis,
+        failed: &mut HashSet<Subject>,
+    ) -> Result<(Vec<Frontend>, Vec<Frontend>), WorkerGone> {
+        let mut closed = closing::to_close(&cx.planner, &self.retry_queue, ops);
+        if closed.is_empty() {
+            return Ok((closed, Vec::new()));
+        }
+        self.send(cx, closed.iter().map(closing::close).collect(), basis, failed).await?;
+        closing::hold_open(&mut self.retry_queue, &mut closed, ops);
+        let is_made = |frontend: &Frontend| cx.planner.desired().owner(frontend).is_some();
+        Ok(closed.into_iter().partition(is_made))
+    }
+
+    /// Opens frontends whose virtual servers are there, or are not to be there any more.
+    async fn open(
+        &mut self,
+        cx: &mut Context,
+        mut openings: Vec<Op>,
+        basis: Basis,
+        failed: &mut HashSet<Subject>,
+    ) -> Result<(), WorkerGone> {
+        closing::await_servers(&mut self.retry_queue, &mut openings);
+        self.send(cx, openings, basis, failed).await
     }
 
     /// Sends operations to the kernel as they are. Adds the subjects of refused ones to `failed`.
@@ -276,7 +344,12 @@ impl Writer {
         let mut rest = ops;
         let most = if cx.leads_by_rules() { chains::most(cx) } else { MOST_OPERATIONS };
         while !rest.is_empty() {
-            let later = rest.split_off(rest.len().min(most));
+            let mut later = rest.split_off(rest.len().min(most));
+            let mut untried = self.schedulers.split_off_untried(cx, &mut rest);
+            if !untried.is_empty() {
+                untried.append(&mut later);
+                later = untried;
+            }
             cx.planner.insert_growth(&mut rest);
             // A set that could not grow is as it was: what fits goes in all the same.
             let now = Instant::now();
@@ -286,6 +359,7 @@ impl Writer {
             });
             let (ops, results) = cx.kernel.apply(rest).await?;
             self.written(cx, ops, results, now.elapsed(), basis, failed);
+            self.schedulers.take_refused(&mut self.retry_queue, &mut later, failed);
             rest = later;
         }
         Ok(())
@@ -377,7 +451,7 @@ impl Writer {
         cx.status.send_modify(|status| {
             status.operations += total as u64;
             status.failures += n_refused as u64;
-            note_pending(status, &self.retry_queue);
+            note_pending(status, &self.retry_queue, self.balancing.len());
         });
     }
 
@@ -414,14 +488,14 @@ impl Writer {
     }
 
     fn report_pending(&self, cx: &Context) {
-        cx.status.send_if_modified(|status| note_pending(status, &self.retry_queue));
+        cx.status.send_if_modified(|status| note_pending(status, &self.retry_queue, self.balancing.len()));
     }
 }
 
 /// Updates the numbers of pending retries. Returns true if they were others.
-fn note_pending(status: &mut Status, retry_queue: &RetryQueue) -> bool {
+fn note_pending(status: &mut Status, retry_queue: &RetryQueue, n_slow: usize) -> bool {
     let former = *status;
-    status.pending = retry_queue.len();
+    status.pending = retry_queue.len() + n_slow;
     status.has_pending_prerequisite = retry_queue.prerequisites().next().is_some();
     *status != former
 }

@@ -178,7 +178,7 @@ impl Planner {
                 .extract_if(.., |claim| ClaimClass::of_origin(claim.origin) > turn.up_to());
             let next = later.map(|claim| ClaimClass::of_origin(claim.origin)).min();
             if let Some(next) = next {
-                self.store.put_back(service.clone(), turn.next(next, ClaimClass::COUNT));
+                self.store.put_back(service.clone(), turn.next(next, None, ClaimClass::COUNT));
             }
         }
         self.chains.replace(service, fragment, changes);

@@ -25,10 +25,6 @@ use crate::problem::Overfull;
 use crate::sets::{SetId, SetKind};
 use crate::store::Turn;
 
-/// Number of parts that a Service is planned in at most, about: each part compiles all of it, and
-/// all of them together are to cost no more than a multiple of that.
-const MOST_PARTS: usize = 16;
-
 // === impl Planner ===
 
 impl Planner {
@@ -47,12 +43,12 @@ impl Planner {
         let current = self.desired.fragment(service);
         // All of it counts, however small the part: it was compiled and compared.
         let size = current.into_iter().chain(&fragment).map(Fragment::size).max().unwrap_or(0);
-        let operations = operations.max(size / MOST_PARTS).max(1);
-        let limit = PartLimit { operations, up_to: turn.up_to() };
+        let limit = PartLimit { operations, up_to: turn.up_to(), behind: turn.behind() };
         if let Some(part) = next_part(current, fragment.as_ref(), limit) {
             fragment = Some(part.fragment);
-            let n_parts = size / operations + ClaimClass::COUNT;
-            self.store.put_back(service.clone(), turn.next(part.next, 2 * n_parts));
+            let n_parts = part.n_left + ClaimClass::COUNT;
+            let turn = turn.next(part.next, part.last, 2 * n_parts);
+            self.store.put_back(service.clone(), turn);
         }
         self.desired.replace(service, fragment, changes);
         size
@@ -142,6 +138,21 @@ impl Planner {
         let address = networks.address_for(frontend.address);
         let address = address.filter(|_| set.kind == SetKind::ShortCircuit)?;
         Some(Frontend { address, ..*frontend })
+    }
+
+    /// Returns the frontends of the Services that have these ones, which are at one address, that are
+    /// at the same address.
+    pub fn others_at(&self, frontends: &[Frontend]) -> impl Iterator<Item = Frontend> {
+        let address = frontends.first().map(|frontend| frontend.address);
+        let owners = frontends.iter().filter_map(|frontend| self.desired.owner(frontend));
+        let owners: BTreeSet<&ServiceName> = owners.collect();
+        owners.into_iter().flat_map(move |owner| {
+            let claims = self.desired.fragment(owner).into_iter().flat_map(|it| &it.claims);
+            let frontends = claims.map(|claim| claim.frontend);
+            frontends.filter(move |it| {
+                Some(it.address) == address && self.desired.owner(it) == Some(owner)
+            })
+        })
     }
 
     /// Returns the subjects that are to be there before clients are led to a short circuit.

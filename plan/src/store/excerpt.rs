@@ -29,13 +29,14 @@ impl ServiceInput {
 // === impl Store ===
 
 impl Store {
-    /// Returns a store with the same facts about the node, and no Services. The endpoints of all
-    /// Services still count, so that the rules have comments or not as here.
+    /// Returns a store with the same facts about the node, and no Services. All Services and their
+    /// endpoints still count, so that the rules have comments or not as here.
     pub(crate) fn without_services(&self) -> Self {
         Self {
             facts: self.facts.clone(),
             others: self.others.clone(),
             api_server: self.api_server.clone(),
+            n_clustered: self.n_clustered,
             n_endpoints: self.n_endpoints,
             ..Self::default()
         }

@@ -4,6 +4,8 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use ipnet::IpNet;
+
 use crate::hash::HashMap;
 use crate::model::{Family, Service, ServiceName};
 use crate::scheduler::SchedulerName;
@@ -68,9 +70,11 @@ impl Index {
         self.by_address.get(&address).into_iter().flatten()
     }
 
-    /// All Services with external or load balancers' addresses, by name.
-    pub(super) fn with_outer_addresses(&self) -> BTreeSet<ServiceName> {
-        self.by_address.values().flatten().cloned().collect()
+    /// Services with an external or a load balancer's address in one of these networks.
+    pub(super) fn with_outer_addresses_in(&self, networks: &[IpNet]) -> BTreeSet<ServiceName> {
+        let is_inside = |address: &IpAddr| networks.iter().any(|net| net.contains(address));
+        let inside = self.by_address.iter().filter(|(address, _)| is_inside(address));
+        inside.flat_map(|(_, services)| services).cloned().collect()
     }
 
     pub(super) fn with_node_ports(&self, family: Family) -> impl Iterator<Item = &ServiceName> {

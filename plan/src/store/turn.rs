@@ -1,6 +1,7 @@
 //! A Service's turn to be planned.
 
 use crate::ipvs::fragment::ClaimClass;
+use crate::parts::Place;
 
 /// Order in which Services that contend for frontends are planned: class of the claims that are to
 /// be made next, and when the Service was made, in seconds since 1970.
@@ -18,13 +19,15 @@ pub struct Turn {
     is_early: bool,
     /// None: its claims need not be made in the order of their classes.
     rank: Option<TurnRank>,
+    /// Place of the last claim that was planned; none before the first part.
+    behind: Option<Place>,
 }
 
 // === impl Turn ===
 
 impl Turn {
     pub(super) fn new(since: u64) -> Self {
-        Self { since, waits_since: since, n_parts: 0, is_early: false, rank: None }
+        Self { since, waits_since: since, n_parts: 0, is_early: false, rank: None, behind: None }
     }
 
     /// Timestamp of the oldest change that waits for it.
@@ -53,10 +56,16 @@ impl Turn {
     /// takes if the Service stays as it is: one that changes again and again is no longer waited
     /// for.
     #[must_use]
-    pub(crate) fn next(self, class: ClaimClass, most: usize) -> Self {
+    pub(crate) fn next(self, class: ClaimClass, last: Option<Place>, most: usize) -> Self {
         let is_early = self.is_early && self.n_parts < most;
         let rank = self.rank.filter(|_| is_early).map(|(_, created)| (class, created));
-        Self { n_parts: self.n_parts + 1, is_early, rank, ..self }
+        let behind = last.or(self.behind);
+        Self { n_parts: self.n_parts + 1, is_early, rank, behind, ..self }
+    }
+
+    /// Place of the last claim of the part before; none for the first part.
+    pub(crate) fn behind(&self) -> Option<Place> {
+        self.behind
     }
 
     pub(super) fn set_early(&mut self, contends_since: Option<i64>) {

@@ -140,6 +140,11 @@ impl World {
         world
     }
 
+    /// True if the API server is reached by one of these addresses.
+    pub(crate) fn has_api_server_at(&self, addresses: &[IpAddr]) -> bool {
+        self.api_server.iter().any(|server| addresses.contains(&server.ip()))
+    }
+
     /// Events that lead to it, one for each object.
     pub(crate) fn events(&self) -> Vec<Event> {
         let services = self.services.values().cloned().map(Event::ServiceApplied);

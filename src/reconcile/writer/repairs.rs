@@ -64,7 +64,7 @@ impl Writer {
             self.postpone(&ops, due);
             return Vec::new();
         }
-        ops.retain(|op| !is_put_off(op));
+        ops.retain(|op| !is_put_off(op) && !self.balancing.has(op));
         ops
     }
 

@@ -1,6 +1,7 @@
 //! Large Services are planned in parts, whatever made them wait, and others go between.
 
 use super::*;
+use crate::virtual_server::DesiredFrontend;
 
 /// A Service at `10.96.0.1` with this many TCP ports, the first of which is this one.
 fn mk_large(created: i64, first: u16, ports: u16) -> Service {
@@ -175,4 +176,57 @@ fn services_that_contend_are_planned_in_parts_and_none_has_what_is_anothers() {
     for frontend in scratch.desired().frontends() {
         assert!(planner.desired().owner(frontend).is_some(), "{frontend}");
     }
+}
+
+/// Between any two parts, all endpoints change.
+#[test]
+fn every_claim_of_a_service_that_goes_on_changing_is_a_number_of_parts_behind_at_most() {
+    for (ports, endpoints, operations_per_service) in
+        [(10, 20, 30), (10, 5, 30), (40, 2, 6), (3, 9, 100)]
+    {
+        let limit = RoundLimit { operations_per_service, ..ONE_PART };
+        let mut planner = mk_planner([]);
+        let generation = |number: usize| {
+            let address = |it| format!("10.{}.{}.{it}", number / 200 + 1, number % 200);
+            let addresses: Vec<String> = (1..=endpoints).map(address).collect();
+            let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
+            slice(mk_slice_of("large-1", "large", &addresses))
+        };
+        planner.apply(service(mk_large(1, 1, ports)));
+        // An entry, a virtual server, and each endpoint that comes and goes.
+        let n_parts = usize::from(ports) * (2 * endpoints + 2) / operations_per_service + 2;
+        let n_parts = n_parts.min(usize::from(ports) + 1);
+        for number in 0..4 * n_parts {
+            planner.apply(generation(number));
+            planner.plan_round(limit);
+            if number < n_parts {
+                continue;
+            }
+            assert!(planner.desired().has_address([10, 96, 0, 1].into()), "{number}");
+            for port in 1..=ports {
+                let DesiredFrontend::Open(_, real) =
+                    planner.desired().at(&at([10, 96, 0, 1], port))
+                else {
+                    panic!("port {port} is not there after {number} parts");
+                };
+                let IpAddr::V4(address) = real[0].address else { panic!("{real:?}") };
+                let [_, high, low, _] = address.octets();
+                let of = usize::from(high - 1) * 200 + usize::from(low);
+                assert!(number - of <= n_parts, "port {port}: {of} after {number} of {n_parts}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_change_weighs_what_differs_however_large_the_service_is() {
+    let addresses: Vec<String> = (1..=200).map(|it| format!("10.1.0.{it}")).collect();
+    let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
+    let of = |addresses| slice(mk_slice_of("large-1", "large", addresses));
+    let mut planner = mk_planner([service(mk_large(1, 1, 10)), of(&addresses[..])]);
+    planner.plan();
+    planner.apply(of(&addresses[1..]));
+    // Each of ten ports loses a real server.
+    let limit = RoundLimit { operations_per_service: 20, ..ONE_PART };
+    assert_eq!((planner.plan_round(limit).ops.len(), planner.is_dirty()), (10, false));
 }

@@ -197,7 +197,7 @@ fn what_is_nobodys_fault_is_not_looked_for() {
         ("Another app is currently holding the xtables lock.", RefusalClass::Exhausted),
         ("line 3: RULE_APPEND failed (Cannot allocate memory)", RefusalClass::Exhausted),
         ("Could not fetch rule set generation id: Permission denied", RefusalClass::NotPermitted),
-        ("iptables-restore: unable to initialize table 'nat'", RefusalClass::NotSupported),
+        ("iptables-restore: unable to initialize table 'nat'", RefusalClass::NotInstalled),
     ] {
         let mut programs = FakePrograms { broken: Some(words), ..mk_programs(true) };
         let ops = [mk_write(1, "-j ACCEPT"), mk_write(2, "-j ACCEPT")];

@@ -13,10 +13,11 @@ use plan::mode::Mode;
 use plan::model::{EndpointSlice, Family, Overrides, Protocol, Service};
 use plan::op::{Op, Subject};
 use plan::sets::SetKind;
+use plan::settings::Settings;
 use tokio::time::Instant;
 
-use super::{cluster, set_connections, switch};
-use crate::world::{World, frontend, real_server, service, slice, tcp};
+use super::{cluster, set_connections, switch, switch_with};
+use crate::world::{World, frontend, real_server, service, settings_in, slice, tcp};
 
 /// True if an operation takes something of IPVS mode's away.
 fn takes_away(op: &Op) -> bool {
@@ -79,7 +80,9 @@ async fn nothing_of_ipvs_goes_before_the_last_chain_is_there() {
         assert!(!world.fake.take_log().iter().any(takes_away));
         let reports = world.reports.take();
         let held_up = reports.iter().find(|report| report.starts_with("held up"));
-        let names_rules = |it: &String| it.contains("mode iptables lacks rules: write chain");
+        let names_rules = |it: &String| {
+            it.split_once("mode iptables lacks rules: ").is_some_and(|(_, why)| why.contains("KUBE-"))
+        };
         assert_eq!(held_up.is_some_and(names_rules), is_held_up, "{reports:?}");
         lasts.store(false, Ordering::Relaxed);
         world.until("alone", |_, actual| actual.virtual_servers.len() == 1).await;
@@ -110,7 +113,8 @@ async fn chains_that_cannot_be_read_hold_their_family_back() {
     let is_reading =
         |call: KernelCall<'_>| matches!(call, KernelCall::Read(ReadCall::Chains(Family::V4)));
     let lasts = refuse_while(&world, RefusalClass::Other, is_reading);
-    let mut world = switch(world, Mode::Iptables, Pace::default(), &services).await;
+    let settings = Settings { families: Family::BOTH.into(), ..settings_in(Mode::Iptables) };
+    let mut world = switch_with(settings, world, Pace::default(), &services).await;
     world.until("held up", |status, _| status.is_held_up).await;
     assert!(!world.fake.take_log().iter().any(takes_away));
     lasts.store(false, Ordering::Relaxed);
