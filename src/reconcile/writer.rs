@@ -47,8 +47,8 @@ use super::recent_writes::RecentWrites;
 use super::retry_queue::RetryQueue;
 use crate::kernel::worker::WorkerGone;
 use crate::kernel::{ReadError, Refusal, RefusalClass};
-pub(super) use chains::{is_explained, place};
 use balancing::Balancing;
+pub(super) use chains::{is_explained, place};
 use drain::OpenCounts;
 pub(super) use drain::{Drain, Known};
 use flows::Flows;
@@ -261,11 +261,7 @@ impl Writer {
         let mut failed = HashSet::default();
         let (made, removed) = self.close(cx, &mut ops, basis, &mut failed).await?;
         let mut openings: Vec<Op> = ops.extract_if(.., |op| closing::opens(op).is_some()).collect();
-        let mut openings_last: Vec<Op> = openings
-            .extract_if(.., |op| {
-                closing::opens(op).is_some_and(|it| cx.planner.desired().owner(&it).is_none())
-            })
-            .collect();
+        let mut openings_last = closing::take_unwanted(&cx.planner, &mut openings);
         let mut addresses: Vec<Op> =
             ops.extract_if(.., |op| matches!(op, Op::BindAddress(_))).collect();
         if let Some(first) = ops.iter().position(|op| matches!(op, Op::CreateVirtualServer(..))) {
@@ -277,7 +273,7 @@ impl Writer {
         }
         let mut leading: Vec<Op> = ops.extract_if(.., |op| op.leads_to_short_circuits()).collect();
         let mut after = Vec::new();
-        if !leading.is_empty() || !self.retry_queue.is_empty() {
+        if !leading.is_empty() || !addresses.is_empty() || !self.retry_queue.is_empty() {
             after.extend(ops.extract_if(.., |op| op.phase() > Phase::LED_OFF));
         }
         self.send(cx, ops, basis, &mut failed).await?;
@@ -300,37 +296,6 @@ impl Writer {
         self.open(cx, openings_last, basis, &mut failed).await?;
         self.report_pending(cx);
         Ok(())
-    }
-
-    /// Closes the frontends at local addresses whose virtual servers operations make, or remove.
-    /// Returns these two. Takes out of the operations what would open one that could not be closed.
-    async fn close(
-        &mut self,
-        cx: &mut Context,
-        ops: &mut Vec<Op>,
-        basis: Basis,
-        failed: &mut HashSet<Subject>,
-    ) -> Result<(Vec<Frontend>, Vec<Frontend>), WorkerGone> {
-        let mut closed = closing::to_close(&cx.planner, &self.retry_queue, ops);
-        if closed.is_empty() {
-            return Ok((closed, Vec::new()));
-        }
-        self.send(cx, closed.iter().map(closing::close).collect(), basis, failed).await?;
-        closing::hold_open(&mut self.retry_queue, &mut closed, ops);
-        let is_made = |frontend: &Frontend| cx.planner.desired().owner(frontend).is_some();
-        Ok(closed.into_iter().partition(is_made))
-    }
-
-    /// Opens frontends whose virtual servers are there, or are not to be there any more.
-    async fn open(
-        &mut self,
-        cx: &mut Context,
-        mut openings: Vec<Op>,
-        basis: Basis,
-        failed: &mut HashSet<Subject>,
-    ) -> Result<(), WorkerGone> {
-        closing::await_servers(&mut self.retry_queue, &mut openings);
-        self.send(cx, openings, basis, failed).await
     }
 
     /// Sends operations to the kernel as they are. Adds the subjects of refused ones to `failed`.
@@ -488,7 +453,9 @@ impl Writer {
     }
 
     fn report_pending(&self, cx: &Context) {
-        cx.status.send_if_modified(|status| note_pending(status, &self.retry_queue, self.balancing.len()));
+        cx.status.send_if_modified(|status| {
+            note_pending(status, &self.retry_queue, self.balancing.len())
+        });
     }
 }
 

@@ -14,17 +14,59 @@ use plan::op::{Op, Subject};
 use plan::planner::Planner;
 use plan::sets::{SetId, SetKind};
 
+use super::{Basis, Writer};
+use crate::kernel::worker::WorkerGone;
 use crate::kernel::{Refusal, RefusalClass};
+use crate::reconcile::context::Context;
 use crate::reconcile::retry_queue::RetryQueue;
 
+/// Sets whose entries have the access filter refuse frontends.
+const CLOSING: [SetKind; 2] = [SetKind::NoEndpoints, SetKind::NoLocalEndpoints];
+
+// === impl Writer ===
+
+impl Writer {
+    /// Closes the frontends at local addresses whose virtual servers operations make, or remove.
+    /// Returns these two. Takes out of the operations what would open one that could not be closed.
+    pub(super) async fn close(
+        &mut self,
+        cx: &mut Context,
+        ops: &mut Vec<Op>,
+        basis: Basis,
+        failed: &mut HashSet<Subject>,
+    ) -> Result<(Vec<Frontend>, Vec<Frontend>), WorkerGone> {
+        let mut closed = to_close(&cx.planner, &self.retry_queue, ops);
+        if closed.is_empty() {
+            return Ok((closed, Vec::new()));
+        }
+        self.send(cx, closed.iter().map(close).collect(), basis, failed).await?;
+        hold_open(&mut self.retry_queue, &mut closed, ops);
+        let is_made = |frontend: &Frontend| cx.planner.desired().owner(frontend).is_some();
+        Ok(closed.into_iter().partition(is_made))
+    }
+
+    /// Opens frontends whose virtual servers are there, or are not to be there any more.
+    pub(super) async fn open(
+        &mut self,
+        cx: &mut Context,
+        mut openings: Vec<Op>,
+        basis: Basis,
+        failed: &mut HashSet<Subject>,
+    ) -> Result<(), WorkerGone> {
+        await_servers(&mut self.retry_queue, &mut openings);
+        self.send(cx, openings, basis, failed).await
+    }
+}
+
 /// Returns the frontends at local addresses whose virtual servers these operations make, or remove.
-pub(super) fn to_close(planner: &Planner, retry_queue: &RetryQueue, ops: &[Op]) -> Vec<Frontend> {
+fn to_close(planner: &Planner, retry_queue: &RetryQueue, ops: &[Op]) -> Vec<Frontend> {
     let is_concerned =
         |op: &&Op| matches!(op, Op::CreateVirtualServer(..) | Op::RemoveVirtualServer(_));
     if !ops.iter().any(|op| is_concerned(&op)) {
         return Vec::new();
     }
-    let changed: HashSet<Subject> = ops.iter().filter(|op| is_address(op)).map(Op::subject).collect();
+    let changed: HashSet<Subject> =
+        ops.iter().filter(|op| is_address(op)).map(Op::subject).collect();
     let closed: HashSet<Frontend> = ops.iter().filter_map(closes).collect();
     let is_local = |address: IpAddr| {
         let subject = Subject::Address(address);
@@ -50,7 +92,7 @@ pub(super) fn to_close(planner: &Planner, retry_queue: &RetryQueue, ops: &[Op]) 
 
 /// Holds back what lets clients past the access filter to frontends that could not be closed, and with
 /// it their virtual servers.
-pub(super) fn hold_open(retry_queue: &mut RetryQueue, closed: &mut Vec<Frontend>, ops: &mut Vec<Op>) {
+fn hold_open(retry_queue: &mut RetryQueue, closed: &mut Vec<Frontend>, ops: &mut Vec<Op>) {
     let open: HashSet<Frontend> =
         closed.extract_if(.., |it| retry_queue.contains(&subject(it))).collect();
     if open.is_empty() {
@@ -82,7 +124,9 @@ pub(super) fn refused(
     });
     let mut frontends: Vec<Frontend> = frontends
         .filter(|it| {
-            is_missing(retry_queue, it) && is_admitted(planner, it) && !retry_queue.contains(&subject(it))
+            is_missing(retry_queue, it)
+                && is_admitted(planner, it)
+                && !retry_queue.contains(&subject(it))
         })
         .collect();
     frontends.sort_unstable();
@@ -91,9 +135,11 @@ pub(super) fn refused(
 
 /// Holds back the opening of frontends whose virtual servers are not there. One that could not be
 /// closed is closed instead.
-pub(super) fn await_servers(retry_queue: &mut RetryQueue, openings: &mut Vec<Op>) {
+fn await_servers(retry_queue: &mut RetryQueue, openings: &mut Vec<Op>) {
     openings.retain_mut(|op| {
-        let Some(frontend) = opens(op).filter(|it| is_missing(retry_queue, it)) else { return true };
+        let Some(frontend) = opens(op).filter(|it| is_missing(retry_queue, it)) else {
+            return true;
+        };
         let server = Subject::VirtualServer(frontend);
         let Some(due) = retry_queue.due_time(&server) else { return true };
         let pending = retry_queue.get(&op.subject());
@@ -151,6 +197,12 @@ pub(super) fn open(frontend: &Frontend) -> Op {
     Op::RemoveEntry(set(SetKind::NoEndpoints, frontend), entry(frontend))
 }
 
+/// Takes out the openings of frontends that no Service has.
+pub(super) fn take_unwanted(planner: &Planner, openings: &mut Vec<Op>) -> Vec<Op> {
+    let is_unwanted = |it: &Frontend| planner.desired().owner(it).is_none();
+    openings.extract_if(.., |op| opens(op).as_ref().is_some_and(is_unwanted)).collect()
+}
+
 /// Returns the frontend that an operation opens.
 pub(super) fn opens(op: &Op) -> Option<Frontend> {
     match op {
@@ -160,9 +212,6 @@ pub(super) fn opens(op: &Op) -> Option<Frontend> {
         _ => None,
     }
 }
-
-/// Sets whose entries have the access filter refuse frontends.
-const CLOSING: [SetKind; 2] = [SetKind::NoEndpoints, SetKind::NoLocalEndpoints];
 
 fn closes(op: &Op) -> Option<Frontend> {
     match op {

@@ -35,9 +35,8 @@ impl Schedulers {
     /// Returns the operations behind the first one with a scheduler that was never tried.
     pub(super) fn split_off_untried(&mut self, cx: &Context, ops: &mut Vec<Op>) -> Vec<Op> {
         let default = &cx.planner.settings().scheduler;
-        let is_untried = |op: &Op| {
-            scheduler_of(op).is_some_and(|it| it != default && !self.tried.contains(it))
-        };
+        let is_untried =
+            |op: &Op| scheduler_of(op).is_some_and(|it| it != default && !self.tried.contains(it));
         let Some(first) = ops.iter().position(is_untried) else { return Vec::new() };
         self.tried.extend(ops.get(first).and_then(scheduler_of).cloned());
         ops.split_off(first + 1)
@@ -54,7 +53,8 @@ impl Schedulers {
         let now = Instant::now();
         let mut taken = HashSet::default();
         ops.retain(|op| {
-            if let Some(name) = scheduler_of(op).filter(|it| self.missing.get(*it) == Some(&false)) {
+            if let Some(name) = scheduler_of(op).filter(|it| self.missing.get(*it) == Some(&false))
+            {
                 let reason = format!("the kernel has no scheduler {name}");
                 retry_queue.record(
                     op.clone(),

@@ -49,9 +49,15 @@ fn every_metric_of_kube_proxys_ipvs_mode_is_there_from_the_start() {
         ]
     );
     let only = Metrics::new(Mode::Ipvs, &[Family::V6]).unwrap().text().unwrap();
-    assert!(only.contains(r#"ip_family="IPv6""#) && !only.contains(r#"ip_family="IPv4""#), "{only}");
+    assert!(
+        only.contains(r#"ip_family="IPv6""#) && !only.contains(r#"ip_family="IPv4""#),
+        "{only}"
+    );
     for family in ["IPv4", "IPv6"] {
-        assert!(only.contains(&format!("kube_ipvs_family_served{{family=\"{family}\"}} 0")), "{only}");
+        assert!(
+            only.contains(&format!("kube_ipvs_family_served{{family=\"{family}\"}} 0")),
+            "{only}"
+        );
     }
 }
 
