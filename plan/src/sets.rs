@@ -154,15 +154,6 @@ impl SetKind {
         matches!(self, Self::ShortCircuit)
     }
 
-    /// True if its entries let clients past the access filter, `KUBE-IPVS-FILTER`, to a frontend.
-    #[must_use]
-    pub const fn admits(self) -> bool {
-        matches!(
-            self,
-            Self::ClusterIp | Self::ExternalIp | Self::ExternalIpLocal | Self::LoadBalancer
-        )
-    }
-
     const fn names(self) -> (&'static str, &'static str) {
         match self {
             Self::LoopBack => ("KUBE-LOOP-BACK", "KUBE-6-LOOP-BACK"),

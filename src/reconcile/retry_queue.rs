@@ -2,11 +2,9 @@
 //! succeeded. So has a virtual server that could not be read.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::time::Duration;
 
-use plan::kernel_objects::Frontend;
-use plan::model::{Family, Protocol};
+use plan::model::Family;
 use plan::op::{Op, Subject};
 use tokio::time::Instant;
 
@@ -29,8 +27,6 @@ pub struct RetryQueue {
     prerequisites: BTreeSet<Subject>,
     /// Pending entries that lead clients from a frontend to its short circuit.
     leading: BTreeSet<Subject>,
-    /// Frontends whose virtual servers could not be made.
-    missing: BTreeSet<Frontend>,
     /// Number of pending changes of chains that nothing about the chain stands in the way of.
     withheld_chains: BTreeMap<Family, usize>,
     /// Number of pending retries, by the class of the refusal; no zeros.
@@ -141,12 +137,6 @@ impl RetryQueue {
         self.leading.iter().filter_map(|subject| Some((subject, self.pending.get(subject)?)))
     }
 
-    /// Returns the frontends at an address whose virtual servers could not be made.
-    pub fn missing_at(&self, address: IpAddr) -> impl Iterator<Item = Frontend> {
-        let first = Frontend { address, protocol: Protocol::Tcp, port: 0 };
-        self.missing.range(first..).copied().take_while(move |it| it.address == address)
-    }
-
     /// Returns the number of pending retries by the class of the refusal, without classes that have
     /// none.
     pub fn classes(&self) -> impl Iterator<Item = (RefusalClass, usize)> {
@@ -173,9 +163,6 @@ impl RetryQueue {
         if pending.op.leads_to_short_circuits() {
             self.leading.insert(subject);
         }
-        if let Op::CreateVirtualServer(frontend, _) = &pending.op {
-            self.missing.insert(*frontend);
-        }
         if let Some(family) = withheld(&pending.op, pending.refusal.class) {
             *self.withheld_chains.entry(family).or_default() += 1;
         }
@@ -187,9 +174,6 @@ impl RetryQueue {
         let pending = self.pending.remove(subject)?;
         self.prerequisites.remove(subject);
         self.leading.remove(subject);
-        if let Subject::VirtualServer(frontend) = subject {
-            self.missing.remove(frontend);
-        }
         let class = pending.refusal.class;
         if let Some(family) = withheld(&pending.op, class)
             && let Some(count) = self.withheld_chains.get_mut(&family)

@@ -7,7 +7,6 @@
 //! - [`retry_queue`](super::retry_queue), `retries`: failed operations are retried until they
 //!   succeed or are no longer desired. If the kernel was not as we left it, it is read again first.
 //! - `dependencies`: an operation waits while another one that has to come first is pending.
-//! - `closing`: a frontend at a local address is closed while it is not served.
 //! - `balancing`: changes of schedulers go a few at a time, after everything else.
 //! - `chains`: the order of changes of chains, and those of them that wait for others.
 //! - `drain`: TCP real servers go when their last connection has ended.
@@ -18,7 +17,6 @@
 
 mod balancing;
 mod chains;
-mod closing;
 mod dependencies;
 mod drain;
 mod flows;
@@ -259,11 +257,6 @@ impl Writer {
         let removes_marker = |op: &Op| !cx.planner.unmarked_by(op).is_empty();
         let (mut last, mut ops): (Vec<Op>, Vec<Op>) = ops.into_iter().partition(removes_marker);
         let mut failed = HashSet::default();
-        let (made, removed) = self.close(cx, &mut ops, basis, &mut failed).await?;
-        let mut openings: Vec<Op> = ops.extract_if(.., |op| closing::opens(op).is_some()).collect();
-        let mut openings_last = closing::take_unwanted(&cx.planner, &mut openings);
-        let mut addresses: Vec<Op> =
-            ops.extract_if(.., |op| matches!(op, Op::BindAddress(_))).collect();
         if let Some(first) = ops.iter().position(|op| matches!(op, Op::CreateVirtualServer(..))) {
             let rest = ops.split_off(first);
             self.send(cx, ops, basis, &mut failed).await?;
@@ -273,16 +266,10 @@ impl Writer {
         }
         let mut leading: Vec<Op> = ops.extract_if(.., |op| op.leads_to_short_circuits()).collect();
         let mut after = Vec::new();
-        if !leading.is_empty() || !addresses.is_empty() || !self.retry_queue.is_empty() {
+        if !leading.is_empty() || !self.retry_queue.is_empty() {
             after.extend(ops.extract_if(.., |op| op.phase() > Phase::LED_OFF));
         }
         self.send(cx, ops, basis, &mut failed).await?;
-        let refused = closing::refused(&cx.planner, &self.retry_queue, &failed);
-        self.send(cx, refused.iter().map(closing::close).collect(), basis, &mut failed).await?;
-        openings.extend(made.iter().chain(&refused).map(closing::open));
-        self.open(cx, openings, basis, &mut failed).await?;
-        closing::hold_addresses(&cx.planner, &mut self.retry_queue, &mut addresses);
-        self.send(cx, addresses, basis, &mut failed).await?;
         dependencies::cut_off(&cx.planner, &self.retry_queue, &failed, &mut leading);
         dependencies::await_short_circuits(&cx.planner, &mut self.retry_queue, &mut leading);
         let cut = dependencies::removed_though_desired(&cx.planner, &leading);
@@ -292,8 +279,6 @@ impl Writer {
         self.send(cx, after, basis, &mut failed).await?;
         dependencies::keep_markers(&cx.planner, &mut self.retry_queue, &mut last);
         self.send(cx, last, basis, &mut failed).await?;
-        openings_last.extend(removed.iter().map(closing::open));
-        self.open(cx, openings_last, basis, &mut failed).await?;
         self.report_pending(cx);
         Ok(())
     }

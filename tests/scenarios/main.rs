@@ -11,7 +11,6 @@ mod addresses;
 mod api_server;
 mod audit;
 mod changes;
-mod closing;
 mod console;
 mod drain;
 mod drift;

@@ -12,7 +12,6 @@ use plan::op::{Op, Subject};
 use plan::planner::Planner;
 use tokio::time::Instant;
 
-use super::closing;
 use crate::kernel::{Refusal, RefusalClass};
 use crate::reconcile::retry_queue::{Pending, RetryQueue};
 
@@ -184,9 +183,6 @@ pub(super) fn retry_dependents(
         return;
     }
     let now = Instant::now();
-    for dependent in closing::dependents(resolved) {
-        retry_queue.retry_now(&dependent, now);
-    }
     match resolved {
         Subject::VirtualServer(short_circuit) => {
             let claim = planner.desired().owning_claim(short_circuit);

@@ -54,8 +54,7 @@ async fn everything_is_pending_and_tried_again_in_parts_until_it_is_whole() {
     let services: Vec<_> = (1..=services()).map(|number| tcp(number, &[1, 2])).collect();
     world.feed(&services).await;
     world.say_complete().await;
-    // With the entry that was to close its port.
-    let n_pending = 5 * services.len();
+    let n_pending = 4 * services.len();
     owing(&world, n_pending).await;
     requests(&world);
     // Each is tried again some times, more and more rarely.
