@@ -74,6 +74,9 @@ async fn nothing_of_ipvs_goes_before_the_last_chain_is_there() {
         let is_chain = |call: KernelCall<'_>| matches!(call, KernelCall::Writing(Op::Chain(_)));
         let lasts = refuse_while(&world, RefusalClass::Exhausted, is_chain);
         let mut world = switch(world, Mode::Iptables, Pace::default(), &services).await;
+        if is_held_up {
+            world.until("held up", |status, _| status.is_held_up).await;
+        }
         tokio::time::sleep(Duration::from_secs(seconds)).await;
         assert_eq!((world.now().is_carried, world.now().is_held_up), (false, is_held_up));
         assert_eq!(world.now().n_left_by_ipvs, None);
@@ -196,10 +199,15 @@ async fn a_large_table_of_connections_is_not_read_for_a_few_of_them() {
         let mut world = switch(world, Mode::Iptables, Pace::default(), &services).await;
         world.until("draining", |status, _| status.n_left_by_ipvs.is_some()).await;
         let before = world.fake.looks().connections;
-        tokio::time::sleep(Duration::from_secs(600)).await;
+        let started = Instant::now();
+        for _ in 0..5 {
+            world.compared().await;
+        }
         let looks = world.fake.looks().connections - before;
-        // Where all drain, that is known. Of others only a reading tells, which is broken off.
-        let expected = if is_draining { 0..=0 } else { 5..=11 };
-        assert!(expected.contains(&looks), "{is_draining}: {looks}");
+        // Where all drain, that is known. Of others only a reading tells, which is broken off, and made
+        // again after a minute.
+        let minutes = usize::try_from(started.elapsed().as_secs() / 60).unwrap();
+        let expected = if is_draining { 0..=0 } else { 2..=minutes + 1 };
+        assert!(expected.contains(&looks), "{is_draining}: {looks} in {minutes}");
     }
 }
