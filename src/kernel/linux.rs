@@ -21,6 +21,7 @@ mod tests {
     mod kernel;
 }
 
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -78,6 +79,9 @@ pub struct Linux {
     reported: Option<u32>,
     /// AddressScope that addresses are bound with.
     scope: AddressScope,
+    /// IPv6 addresses that were found on the interface and are chosen as a source, which the next drift
+    /// checks change.
+    preferred: Vec<IpAddr>,
     kept: Kept,
     bridges: Bridges,
 }

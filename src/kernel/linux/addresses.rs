@@ -33,7 +33,11 @@ impl Linux {
         for op in ops {
             match op {
                 Op::BindAddress(address) => batch.add(*address, self.scope),
-                Op::UnbindAddress(address) => batch.remove(*address),
+                Op::UnbindAddress(address) => {
+                    batch.remove(*address);
+                    // It would come back.
+                    self.preferred.retain(|preferred| preferred != address);
+                }
                 _ => {}
             }
         }

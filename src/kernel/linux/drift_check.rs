@@ -15,6 +15,7 @@ impl Linux {
         self.index = None;
         let is_used = self.mode == Mode::Ipvs;
         let link = self.index().map_err(|error| ReadError::new("network interfaces", error))?;
+        self.deprecate_some();
         let untouched = self.rules.untouched();
         self.rules_stand(&untouched);
         let (n_virtual_servers, has_listed) = self.number_of_virtual_servers()?;

@@ -69,6 +69,7 @@ impl Linux {
             index: None,
             reported: None,
             scope: AddressScope::default(),
+            preferred: Vec::new(),
             kept: Kept::default(),
             bridges: Bridges::new(sysctl::ROOT, Vec::new()),
         })
