@@ -28,7 +28,7 @@ use std::sync::Arc;
 use plan::actual::{ActualSet, ActualVirtualServer, ListedVirtualServer};
 use plan::chains::ActualChains;
 use plan::flows::FlowTargets;
-use plan::hash::HashSet;
+use plan::hash::{HashMap, HashSet};
 use plan::kernel_objects::{Frontend, LINK};
 use plan::mode::Mode;
 use plan::model::Family;
@@ -71,6 +71,8 @@ pub struct Linux {
     /// Shared with repairs of the constant rules.
     rules: SharedRules,
     count: VirtualServerCount,
+    /// Sets of our names that another program made with another type, each with what it is.
+    foreign_sets: HashMap<SetId, String>,
     /// There are many sets that are not ours.
     is_crowded: bool,
     /// The dummy interface's index, looked up when it is first needed and after it went missing.
@@ -205,6 +207,9 @@ impl Linux {
 
     fn grow_set(&mut self, op: &Op) -> Result<(), Refusal> {
         let Op::GrowSet(set, size) = op else { return Ok(()) };
+        if let Some(what) = self.foreign_sets.get(set) {
+            return Err(Refusal::new(RefusalClass::Conflict, what));
+        }
         grow::grow(self.ipset.as_mut().ok_or_else(unused)?, *set, *size)
     }
 
@@ -212,7 +217,17 @@ impl Linux {
         let Some(ipset) = &mut self.ipset else { return all_failed(ops, &unused()) };
         let (places, ops) = set_by_set(ops);
         let mut batch = ipset::Batch::new();
-        let unasked = unasked(&ops, |op| push_set(&mut batch, op));
+        let foreign = |op: &Op| self.foreign_sets.get(&op.set()?);
+        let mut unasked = unasked(&ops, |op| match foreign(op) {
+            // Another type may take an entry and keep some of it, so it is not tried.
+            Some(what) => Err(what.clone()),
+            None => push_set(&mut batch, op).map_err(|error| error.to_string()),
+        });
+        for (index, refusal) in &mut unasked {
+            if ops.get(*index).and_then(foreign).is_some() {
+                refusal.class = RefusalClass::Conflict;
+            }
+        }
         let results = match ipset.send(&batch) {
             Ok(results) => in_place(&ops, unasked, results, |_, error| Err(set_refusal(&error))),
             Err(error) => all_failed(&ops, &set_refusal(&error)),
@@ -290,13 +305,18 @@ impl Kernel for Linux {
         let unread = |reason: &dyn std::fmt::Display| ReadError::new(format!("set {set}"), reason);
         let name = translate::set_name(set).map_err(|error| unread(&error))?;
         let ipset = self.ipset.as_mut().ok_or_else(|| unread(&UNUSED))?;
-        let found = match ipset.list(name) {
+        let listed = ipset.list(name);
+        self.foreign_sets.remove(&set);
+        let found = match listed {
             Ok(found) => found,
             Err(error) if error.is_no_such_set() => return Ok(None),
             Err(error) => return Err(unread(&error)),
         };
         if !translate::is_same_kind(set, &found.header.identity) {
-            return Err(unread(&of_other_kind(set, &found.header.identity)));
+            let what = of_other_kind(set, &found.header.identity);
+            let error = unread(&what);
+            self.foreign_sets.insert(set, what);
+            return Err(error);
         }
         Ok(Some(translate::actual_set(&found)))
     }

@@ -34,8 +34,15 @@ impl Linux {
         let unused = || ReadError::new("virtual servers", super::UNUSED);
         let ipvs = self.ipvs.as_mut().ok_or_else(unused)?;
         self.count.learn(|| {
-            let found = ipvs.list_services();
-            let found = found.map_err(|error| ReadError::new("virtual servers", error))?;
+            let found = ipvs.list_decodable_services();
+            let (found, errors) =
+                found.map_err(|error| ReadError::new("virtual servers", error))?;
+            if let Some(error) = errors.first() {
+                tracing::warn!(
+                    others = errors.len() - 1,
+                    "a virtual server cannot be read, and is left alone: {error}"
+                );
+            }
             Ok(found.iter().filter_map(|listed| translate::listed(&listed.server)).collect())
         })
     }

@@ -65,6 +65,7 @@ impl Linux {
                 .map_err(|error| cannot("connection tracking")(&error))?,
             families: rules.keys().copied().collect(),
             rules: SharedRules::open(rules).map_err(|error| cannot("rules")(&error))?,
+            foreign_sets: HashMap::default(),
             is_crowded: false,
             index: None,
             reported: None,
