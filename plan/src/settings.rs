@@ -9,7 +9,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use crate::address::can_be_bound;
 use crate::capacity::Capacity;
 use crate::mode::Mode;
-use crate::model::Family;
+use crate::model::{Family, Protocol};
 use crate::routes;
 use crate::scheduler::SchedulerName;
 
@@ -44,6 +44,8 @@ pub struct Settings {
     pub drop_invalid: bool,
     /// True if rules may count packets by name (the match `nfacct`).
     pub nfacct: bool,
+    /// Protocols that the kernel's IPVS does not balance: their ports are refused.
+    pub unbalanced: Vec<Protocol>,
     /// Families in which a node that leaves mode ipvs shows IPVS copies of packets
     /// ([`SynCopies`](crate::facts::SynCopies)).
     pub syn_copies: Vec<Family>,
@@ -201,6 +203,7 @@ impl Settings {
             iptables_localhost_node_ports: false,
             drop_invalid: true,
             nfacct: false,
+            unbalanced: Vec::new(),
             syn_copies: Vec::new(),
             external_ips: true,
             load_balancers_before_nodes: false,

@@ -235,6 +235,7 @@ async fn serve_at_work(
         configuration: configuration.clone(),
         settings: settings.clone(),
         fallen_back: fallen_back.as_ref().map(ToString::to_string),
+        limits: limits.clone(),
         api: source.client_metrics(),
         pods: source.pod_finder(&configuration, &threads.source),
         repairs,
@@ -354,6 +355,7 @@ impl<K: Kernel + 'static> Parts<K> {
         record_start(&recorder, former.as_ref());
         mode::report_dropped(&self.dropped_families, &recorder);
         measured.own.set_families(&chosen.families);
+        measured.own.host_limits.set(i64::try_from(self.limits.len()).unwrap_or(i64::MAX));
         record_limits(&recorder, self.limits);
         let former_mode = FormerMode {
             settings: chosen,

@@ -1,15 +1,20 @@
-//! What a host has otherwise: addresses chosen as a source.
+//! What a host lacks or has otherwise: IPv6 off by default, addresses chosen as a source, buckets of
+//! connection tracking that cannot be written, protocols of IPVS.
 
+use std::fs;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use bed::Protocol;
 
+use crate::console::run;
 use crate::fixture::{Bed, assert_shares, ip, web};
 
 const SERVICE: &str = "fd00:96::10";
 /// Is reached by an interface without an address, and shares more bits with the Service's address than
 /// with the node's: by these the kernel chooses a source.
 const NEAR: &str = "fd00:96:1::5";
+const BUCKETS: &str = "/sys/module/nf_conntrack/parameters/hashsize";
+const ENTRIES: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
 
 fn lead_near(bed: &Bed) {
     bed.tool("ip", &["link", "add", "near0", "type", "dummy"]);
@@ -71,4 +76,39 @@ fn nor_is_one_that_was_found() {
     let lifetimes = bed.tool("ip", &["-6", "address", "show", "dev", "kube-ipvs0"]);
     assert!(lifetimes.contains("valid_lft forever preferred_lft 0sec"), "{lifetimes}");
     assert_shares(&bed.ask(bed.client(), Protocol::Tcp, (ip(SERVICE), 80), 2), &[("pod1-1", 2)]);
+}
+
+#[test]
+fn buckets_that_cannot_be_written_are_said_and_all_is_served() {
+    let bed = Bed::new();
+    let number = |path| fs::read_to_string(path).unwrap().trim().parse::<u32>().unwrap();
+    let (buckets, entries) = (number(BUCKETS), number(ENTRIES));
+    let most = (4 * buckets + 4).max(entries);
+    fs::write(ENTRIES, most.to_string()).unwrap();
+    bed.manifests.apply(&web([bed.pod(1, 1)])).unwrap();
+    // A node of the bed is a network namespace, where the kernel refuses buckets.
+    let flags = ["--conntrack-max-per-core=1".to_owned(), format!("--conntrack-min={most}")];
+    let _proxy = bed.start(&flags.each_ref().map(String::as_str));
+    assert_shares(&bed.ask(bed.client(), Protocol::Tcp, (ip(SERVICE), 80), 2), &[("pod1-1", 2)]);
+    let answer = run(&bed, &["status", "-o", "json"]).json();
+    let limits = answer["mode"]["limits"].to_string();
+    assert!(limits.contains("buckets") && limits.contains("not the host's"), "{limits}");
+    assert_eq!((number(BUCKETS), number(ENTRIES)), (buckets, most));
+    fs::write(ENTRIES, entries.to_string()).unwrap();
+}
+
+#[test]
+fn this_kernels_ipvs_has_both_families_and_all_protocols() {
+    let bed = Bed::new();
+    bed.manifests.apply(&web([bed.pod(1, 1)])).unwrap();
+    let _proxy = bed.start(&[]);
+    let answer = run(&bed, &["status", "-o", "json"]).json();
+    assert_eq!(answer["mode"]["families"].as_array().unwrap().len(), 2, "{answer:#}");
+    let limits = answer["mode"]["limits"].to_string();
+    assert!(!limits.contains("of this kernel has no"), "{limits}");
+    let symbols = fs::read_to_string("/proc/kallsyms").unwrap();
+    for name in ["ip_vs_schedule", "tcp_snat_handler", "udp_snat_handler", "sctp_snat_handler"] {
+        let is_there = symbols.lines().any(|line| line.split_whitespace().nth(2) == Some(name));
+        assert!(is_there, "the probe asks for {name}");
+    }
 }
