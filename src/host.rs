@@ -438,7 +438,11 @@ fn wanted_sysctls(configuration: &Configuration) -> Vec<sysctl::Sysctl> {
     match configuration.settings.mode {
         Mode::Ipvs => {
             let kernel = sysctl::kernel_version(Path::new(sysctl::ROOT));
-            sysctl::wanted(configuration.service_addresses_arp, kernel)
+            let mut wanted = sysctl::wanted(configuration.service_addresses_arp, kernel);
+            if configuration.settings.families.contains(&Family::V6) {
+                wanted.push(sysctl::ipv6_of_link());
+            }
+            wanted
         }
         Mode::Iptables | Mode::Userspace => sysctl::wanted_by_iptables(),
     }

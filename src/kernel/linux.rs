@@ -199,10 +199,12 @@ impl Linux {
     fn create_link(&mut self) -> Result<(), Refusal> {
         self.index = None;
         match self.links.create() {
-            Ok(()) => Ok(()),
-            Err(error) if is(&error, rustix::io::Errno::EXIST) => Ok(()),
-            Err(error) => Err(refusal(&error)),
+            Ok(()) => {}
+            Err(error) if is(&error, rustix::io::Errno::EXIST) => {}
+            Err(error) => return Err(refusal(&error)),
         }
+        self.allow_ipv6();
+        Ok(())
     }
 
     fn grow_set(&mut self, op: &Op) -> Result<(), Refusal> {

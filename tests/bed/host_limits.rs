@@ -79,6 +79,29 @@ fn nor_is_one_that_was_found() {
 }
 
 #[test]
+fn ipv6_that_is_off_by_default_is_on_for_the_interface_of_service_addresses() {
+    let bed = Bed::new();
+    bed.node().set_sysctl("net/ipv6/conf/default/disable_ipv6", "1").unwrap();
+    bed.manifests.apply(&web([bed.pod(1, 1)])).unwrap();
+    let _proxy = bed.start(&[]);
+    let is_off = || bed.node().sysctl("net/ipv6/conf/kube-ipvs0/disable_ipv6").unwrap();
+    for _ in ["as it was made", "made again"] {
+        bed.wait_until("IPv6 is served", || is_bound(&bed));
+        assert_eq!(is_off().trim(), "0");
+        for from in [&bed.pod(1, 2).namespace, bed.client()] {
+            assert_shares(&bed.ask(from, Protocol::Tcp, (ip(SERVICE), 80), 2), &[("pod1-1", 2)]);
+        }
+        bed.tool("ip", &["link", "delete", "kube-ipvs0"]);
+        bed.wait_until("it is back", || {
+            let links = bed.tool("ip", &["-o", "link"]);
+            links.contains("kube-ipvs0")
+        });
+    }
+    bed.node().set_sysctl("net/ipv6/conf/kube-ipvs0/disable_ipv6", "1").unwrap();
+    bed.wait_until("it is on again", || is_off().trim() == "0" && is_bound(&bed));
+}
+
+#[test]
 fn buckets_that_cannot_be_written_are_said_and_all_is_served() {
     let bed = Bed::new();
     let number = |path| fs::read_to_string(path).unwrap().trim().parse::<u32>().unwrap();

@@ -100,8 +100,9 @@ fn a_write_that_the_kernel_refuses_is_pending_with_the_reason_until_it_succeeds(
     let proxy = bed.start(&[]);
     bed.wait_until("it is whole", || run(&bed, &["status"]).code == 0);
     // The interface loses its IPv6 addresses with that, and takes none.
-    let disable = |value| bed.node().set_sysctl("net/ipv6/conf/kube-ipvs0/disable_ipv6", value);
-    disable("1").unwrap();
+    // An MTU that IPv6 cannot have does it: `ipv6_add_dev` in net/ipv6/addrconf.c.
+    let set_mtu = |mtu| bed.tool("ip", &["link", "set", "kube-ipvs0", "mtu", mtu]);
+    set_mtu("1000");
     let mut answer = Value::Null;
     let outcome = eventually(PATIENCE, "a write is pending", || {
         let status = run(&bed, &["status", "-o", "json"]);
@@ -121,7 +122,7 @@ fn a_write_that_the_kernel_refuses_is_pending_with_the_reason_until_it_succeeds(
     let text = run(&bed, &["status"]).out;
     let words = ["PENDING WRITE", "REFUSED BECAUSE", "fd00:96::10 to kube-ipvs0", "LAST ERRORS"];
     assert!(words.iter().all(|word| text.contains(word)), "{text}");
-    disable("0").unwrap();
+    set_mtu("1500");
     bed.wait_until("a retry succeeds", || {
         bed.bound().contains(&"fd00:96::10/128".to_owned()) && run(&bed, &["status"]).code == 0
     });
