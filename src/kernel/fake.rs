@@ -23,8 +23,8 @@ use plan::sets::SetId;
 
 use super::sysctl::{Sysctl, SysctlChange, SysctlError};
 use super::{
-    Addresses, DriftCheck, Kernel, Listing, OpenConnections, ReadError, Refusal, RefusalClass,
-    RuleRepairer, RuleSetReading, VirtualServerReading,
+    Addresses, DriftCheck, FlowRemover, Kernel, Listing, OpenConnections, ReadError, Refusal,
+    RefusalClass, RuleRepairer, RuleSetReading, VirtualServerReading,
 };
 use interference::Interference;
 pub use interference::{FakeAnswer, KernelCall, ReadCall};
@@ -406,7 +406,13 @@ impl Kernel for Fake {
         Ok(Some(SysctlChange { sysctl, before }))
     }
 
-    fn remove_flows(&mut self, family: Family, targets: &FlowTargets) -> Result<u64, Refusal> {
+    fn flow_remover(&self) -> Arc<dyn FlowRemover> {
+        Arc::new(self.clone())
+    }
+}
+
+impl FlowRemover for Fake {
+    fn remove_flows(&self, family: Family, targets: &FlowTargets) -> Result<u64, Refusal> {
         let mut state = self.state();
         let asked = targets.frontends().filter(|frontend| frontend.family() == family);
         state.cleanings.push(asked.copied().collect());

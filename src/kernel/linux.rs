@@ -8,6 +8,7 @@ mod connections;
 mod count;
 mod drift_check;
 mod dummy;
+mod flows;
 pub(super) mod grow;
 mod messages;
 mod open;
@@ -27,7 +28,6 @@ use std::sync::Arc;
 
 use plan::actual::{ActualSet, ActualVirtualServer, ListedVirtualServer};
 use plan::chains::ActualChains;
-use plan::flows::FlowTargets;
 use plan::hash::{HashMap, HashSet};
 use plan::kernel_objects::{Frontend, LINK};
 use plan::mode::Mode;
@@ -40,16 +40,16 @@ use plan::sets::SetId;
 pub use routes::LocalServiceAddresses;
 pub use versions::Versions;
 
-use super::conntrack::ConntrackClient;
 use super::link::{AddressScope, LinkAddress, Links};
 use super::route::Routes;
 use super::sysctl::{Sysctl, SysctlChange, SysctlError};
 use super::{
-    Addresses, DriftCheck, Kernel, Listing, OpenConnections, ReadError, Refusal, RefusalClass,
-    RuleRepairer, RuleSetReading, VirtualServerReading, modules, sysctl, translate,
+    Addresses, DriftCheck, FlowRemover, Kernel, Listing, OpenConnections, ReadError, Refusal,
+    RefusalClass, RuleRepairer, RuleSetReading, VirtualServerReading, modules, sysctl, translate,
 };
 use bridges::Bridges;
 use count::VirtualServerCount;
+use flows::SharedConntrack;
 use messages::{
     by_place, in_place, is_done_already, is_removal, lacks_scheduler, push_ipvs, push_set,
     set_by_set, unasked,
@@ -66,7 +66,7 @@ pub struct Linux {
     ipset: Option<ipset::Client>,
     links: Links,
     routes: Routes,
-    conntrack: ConntrackClient,
+    conntrack: SharedConntrack,
     families: Vec<Family>,
     /// Shared with repairs of the constant rules.
     rules: SharedRules,
@@ -376,8 +376,8 @@ impl Kernel for Linux {
         self.put_back(sysctl)
     }
 
-    fn remove_flows(&mut self, family: Family, targets: &FlowTargets) -> Result<u64, Refusal> {
-        self.conntrack.remove_stale(family, targets).map_err(|error| refusal(&error))
+    fn flow_remover(&self) -> Arc<dyn FlowRemover> {
+        Arc::new(self.conntrack.clone())
     }
 }
 

@@ -151,11 +151,18 @@ pub trait Kernel: Send {
     /// When the kernel does not take the value.
     fn set_sysctl(&mut self, sysctl: &Sysctl) -> Result<Option<SysctlChange>, SysctlError>;
 
-    /// Removes the stale flows of a family from connection tracking, and returns how many.
+    /// A handle that removes stale flows from connection tracking beside all other calls.
+    fn flow_remover(&self) -> Arc<dyn FlowRemover>;
+}
+
+/// Removes stale flows from connection tracking, on any thread: listing a large table takes some tenths
+/// of a second for each port.
+pub trait FlowRemover: fmt::Debug + Send + Sync {
+    /// Removes the stale flows of a family, and returns how many.
     ///
     /// # Errors
     /// When they could not be listed, or not all be removed.
-    fn remove_flows(&mut self, family: Family, targets: &FlowTargets) -> Result<u64, Refusal>;
+    fn remove_flows(&self, family: Family, targets: &FlowTargets) -> Result<u64, Refusal>;
 }
 
 /// Repairs the constant rules, on any thread: iptables' programs may wait for seconds for the lock of
