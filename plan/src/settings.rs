@@ -266,6 +266,17 @@ impl NodePortAddresses {
             Self::Primary(_) => false,
         }
     }
+
+    /// True if node ports may be served at an IPv6 link-local address: a network of these has some.
+    #[must_use]
+    pub fn may_be_link_local(&self) -> bool {
+        let (Self::Networks(networks) | Self::Primary(networks)) = self else { return false };
+        let link_local = Ipv6Net::new_assert(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 10);
+        let overlaps = |net: &Ipv6Net| net.contains(&link_local) || link_local.contains(net);
+        let has =
+            |net: &IpNet| matches!(net, IpNet::V6(net) if net.prefix_len() > 0 && overlaps(net));
+        networks.iter().any(has)
+    }
 }
 
 // === impl Limits ===
@@ -372,5 +383,25 @@ impl Default for ShortCircuitNetworks {
             v4: Ipv4Net::new(Ipv4Addr::new(240, 0, 0, 0), 4).ok(),
             v6: Ipv6Net::new(Ipv6Addr::new(0xfeff, 0, 0, 0, 0, 0, 0, 0), 16).ok(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn node_ports_are_link_local_only_where_a_network_of_these_is_chosen() {
+        let mk = |networks: &[&str]| {
+            let networks = networks.iter().map(|net| net.parse().unwrap()).collect();
+            NodePortAddresses::Networks(networks)
+        };
+        for networks in [&["fe80::/64"][..], &["10.0.0.0/8", "fe80::1/128"], &["fe00::/8"]] {
+            assert!(mk(networks).may_be_link_local(), "{networks:?}");
+        }
+        for networks in [&["::/0"][..], &["fd00::/8", "169.254.0.0/16"], &[]] {
+            assert!(!mk(networks).may_be_link_local(), "{networks:?}");
+        }
+        assert!(!NodePortAddresses::All.may_be_link_local());
     }
 }

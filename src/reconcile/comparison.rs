@@ -6,7 +6,6 @@
 use std::sync::Arc;
 
 use plan::actual::Actual;
-use plan::event::Event;
 use plan::hash::HashSet;
 use plan::ipvs::desired::Desired;
 use plan::kernel_objects::Frontend;
@@ -122,9 +121,7 @@ pub(super) async fn compare(
 
 async fn compare_addresses(cx: &mut Context, writer: &mut Writer) -> Result<Compared, ReadFailure> {
     let found = cx.read_addresses().await?;
-    if found.local != *cx.planner.local_addresses() {
-        cx.apply(Event::LocalAddresses(found.local.iter().copied().collect()));
-    }
+    cx.apply_local(&found);
     if !cx.balances_by(Mode::Ipvs) {
         return Ok(Compared::whole(false));
     }
