@@ -26,7 +26,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use plan::mode::Mode;
-use plan::op::Op;
+use plan::op::{Op, Subject};
 use tokio::time::Instant;
 use tracing::info;
 
@@ -40,6 +40,9 @@ use crate::kernel::worker::WorkerGone;
 use drift_check::Expected;
 use schedule::Schedule;
 use sysctls::Sysctls;
+
+/// Time after a write within which its notifications arrive.
+const LATE: Duration = Duration::from_secs(1);
 
 /// Everything that finds changes by other programs. The loop asks it once each turn, and when the
 /// kernel reports a change of addresses; the writer reports the drift that it met.
@@ -131,8 +134,14 @@ impl Auditor {
         }
         // What is no longer desired may stay away.
         let is_desired = |address: &IpAddr| cx.planner.desired().has_address(*address);
-        let removed = happened.taken.into_iter().filter(is_desired);
-        let repairs = removed.map(Op::BindAddress).collect();
+        let removed: Vec<IpAddr> = happened.taken.into_iter().filter(is_desired).collect();
+        // The removal may be kube-ipvs's own, which bound the address again since: only a reading tells.
+        let since = Instant::now().checked_sub(LATE).unwrap_or_else(Instant::now);
+        let is_own = |it: &IpAddr| writer.recent.is_written_since(&Subject::Address(*it), since);
+        if removed.iter().any(is_own) {
+            return self.audit(cx, writer, AuditedPart::Addresses).await;
+        }
+        let repairs = removed.into_iter().map(Op::BindAddress).collect();
         writer.repair(cx, repairs, None).await?;
         self.take_drift(cx, writer);
         Ok(())
