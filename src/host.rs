@@ -9,6 +9,7 @@ mod oom;
 pub(crate) mod survey;
 pub(crate) mod sysctls;
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -34,7 +35,10 @@ use crate::kernel::{modules, sysctl};
 pub(crate) use fallback::FallenBack;
 
 /// TEST-NET-2 (RFC 5737), where no cluster has a Service. kube-proxy probes with the same address.
-const PROBE_ADDRESS: [u8; 4] = [198, 51, 100, 0];
+const PROBE_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 0));
+/// The same in the documentation prefix of IPv6 (RFC 3849).
+const PROBE_ADDRESS_V6: IpAddr =
+    IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0xc633, 0x6400));
 const PROBE_PORT: u16 = 20_000;
 
 /// Number of attempts at a family's iptables while another program is in the way, and the time from one to
@@ -73,6 +77,8 @@ struct Examined {
     dropped_families: Vec<String>,
     /// The families that it can do, with their programs.
     rules: HashMap<Family, Rules>,
+    /// See [`Host::limits`].
+    limits: Vec<String>,
 }
 
 // === impl Examined ===
@@ -113,8 +119,7 @@ pub(crate) fn prepare(configuration: &Configuration, served: &[Family]) -> anyho
     oom::set_score(Path::new(oom::PATH), configuration.oom_score_adj);
     let examined = examine(configuration)?;
     examined.keeps(served)?;
-    let Examined { configuration, fallen_back, dropped_families, rules } = examined;
-    let mut limits = Vec::new();
+    let Examined { configuration, fallen_back, dropped_families, rules, mut limits } = examined;
     let settings = Settings {
         random_fully: rules.values().all(Rules::random_fully),
         ..configuration.settings.clone()
@@ -168,9 +173,10 @@ fn examine(configuration: &Configuration) -> anyhow::Result<Examined> {
     rules.retain(|family, _| findings.families.contains(family));
     let rules = rules.into_iter().filter_map(|(family, rules)| Some((family, rules.ok()?)));
     let rules = rules.collect();
-    let dropped_families = findings.dropped_families();
+    let (dropped_families, limits) = (findings.dropped_families(), findings.limits());
     configuration.settings.families = findings.families;
-    Ok(Examined { configuration, fallen_back, dropped_families, rules })
+    configuration.settings.unbalanced = findings.unbalanced;
+    Ok(Examined { configuration, fallen_back, dropped_families, rules, limits })
 }
 
 /// Looks again at whether this host can do the preferred mode, which it could not when the program
@@ -432,7 +438,11 @@ fn wanted_sysctls(configuration: &Configuration) -> Vec<sysctl::Sysctl> {
     match configuration.settings.mode {
         Mode::Ipvs => {
             let kernel = sysctl::kernel_version(Path::new(sysctl::ROOT));
-            sysctl::wanted(configuration.service_addresses_arp, kernel)
+            let mut wanted = sysctl::wanted(configuration.service_addresses_arp, kernel);
+            if configuration.settings.families.contains(&Family::V6) {
+                wanted.push(sysctl::ipv6_of_link());
+            }
+            wanted
         }
         Mode::Iptables | Mode::Userspace => sysctl::wanted_by_iptables(),
     }
@@ -518,7 +528,11 @@ fn gather(configuration: &Configuration, rules: &HashMap<Family, Result<Rules, S
     }
     let of_ipvs = IpvsAttempts {
         scheduler,
-        try_scheduler: &mut |scheduler| try_scheduler(scheduler).map_err(|e| format!("{e:#}")),
+        try_scheduler: &mut |scheduler| {
+            try_virtual_server(scheduler, PROBE_ADDRESS).map_err(|error| format!("{error:#}"))
+        },
+        try_ipv6: &mut |scheduler| try_ipv6(scheduler),
+        unbalanced: &mut || modules::unbalanced_protocols(Path::new(modules::SYMBOLS)),
         ipset: &mut || ipset::Client::open().map(drop).map_err(|error| error.to_string()),
         dummy: &mut || Linux::try_dummy().map_err(|error| error.to_string()),
     };
@@ -562,14 +576,30 @@ fn report(mode: Mode, findings: &Findings) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A kernel with `CONFIG_IP_VS_IPV6` takes a virtual server of IPv6; one without answers
+/// `EAFNOSUPPORT` (`ip_vs_genl_parse_service` in net/netfilter/ipvs/ip_vs_ctl.c). Another refusal is not
+/// the family's: operations meet it again, and retry.
+fn try_ipv6(scheduler: &SchedulerName) -> Result<(), String> {
+    let Err(error) = try_virtual_server(scheduler, PROBE_ADDRESS_V6) else { return Ok(()) };
+    let errno = error.downcast_ref::<ipvs::Error>().and_then(ipvs::Error::raw_os_error);
+    if errno == Some(rustix::io::Errno::AFNOSUPPORT.raw_os_error()) {
+        return Err(format!("{error:#}"));
+    }
+    info!("cannot try a virtual server of IPv6: {error:#}");
+    Ok(())
+}
+
 /// A kernel that has the module, or may load it, takes the scheduler.
-fn try_scheduler(scheduler: &SchedulerName) -> anyhow::Result<()> {
+fn try_virtual_server(scheduler: &SchedulerName, address: IpAddr) -> anyhow::Result<()> {
     let mut client = ipvs::Client::open()?;
     let wanted = ipvs::Scheduler::new(scheduler.as_str())?;
-    if client.list_services()?.iter().any(|service| service.server.scheduler == wanted) {
+    let id = ipvs::VirtualServerId::tcp(address, PROBE_PORT);
+    let shows = |service: &ipvs::VirtualServerStatus| {
+        service.server.scheduler == wanted && service.server.id.family() == id.family()
+    };
+    if client.list_services()?.iter().any(shows) {
         return Ok(());
     }
-    let id = ipvs::VirtualServerId::tcp(PROBE_ADDRESS, PROBE_PORT);
     let probe = ipvs::VirtualServer::new(id, wanted);
     match client.new_service(&probe) {
         // A process was killed while it tried another scheduler.

@@ -8,14 +8,13 @@ use anyhow::{Result, bail};
 use kube_ipvs::kernel::linux::Linux;
 use kube_ipvs::kernel::sysctl::{Sysctl, SysctlChange, SysctlError};
 use kube_ipvs::kernel::{
-    Addresses, DriftCheck, Kernel, Listing, OpenConnections, ReadError, Refusal, RuleRepairer,
-    RuleSetReading, VirtualServerReading,
+    Addresses, DriftCheck, FlowRemover, Kernel, Listing, OpenConnections, ReadError, Refusal,
+    RuleRepairer, RuleSetReading, VirtualServerReading,
 };
 use kube_ipvs::reconcile::observer::{KernelWrite, Observer, Pass, Round, RoundKind};
 use plan::actual::{ActualSet, ListedVirtualServer};
 use plan::chains::ActualChains;
 use plan::event::Event;
-use plan::flows::FlowTargets;
 use plan::kernel_objects::Frontend;
 use plan::model::Family;
 use plan::op::Op;
@@ -215,8 +214,8 @@ impl Kernel for Metered {
         results
     }
 
-    fn remove_flows(&mut self, family: Family, targets: &FlowTargets) -> Result<u64, Refusal> {
-        self.counted(|linux| linux.remove_flows(family, targets))
+    fn flow_remover(&self) -> Arc<dyn FlowRemover> {
+        self.linux.flow_remover()
     }
 }
 

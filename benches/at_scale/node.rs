@@ -62,7 +62,8 @@ impl Node {
         let reconciler =
             Reconciler::new(planner, kernel, pace)?.observed_by(Box::new(Listener(meter.clone())));
         let status = reconciler.status();
-        let addresses = address_monitor::start(kind.routes).map_err(|error| anyhow!("{error}"))?;
+        let addresses =
+            address_monitor::start(kind.routes, false).map_err(|error| anyhow!("{error}"))?;
         let (inputs, mut inbox) = mpsc::channel::<Vec<Input>>(1);
         let (source, outbox) = mpsc::channel(QUEUE);
         let deliver = async move {

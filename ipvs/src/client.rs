@@ -234,6 +234,26 @@ impl Client {
         self.read_all(&Request::ListServices, decode_virtual_server)
     }
 
+    /// Every virtual server that can be decoded, and the errors of the others: one that another program
+    /// made with what this crate does not know keeps nobody from listing the rest.
+    ///
+    /// # Errors
+    /// The kernel's refusal, or the socket's failure.
+    pub fn list_decodable_services(
+        &mut self,
+    ) -> Result<(Vec<VirtualServerStatus>, Vec<DecodeError>), Error> {
+        let listed =
+            self.read_all(&Request::ListServices, |body| Ok(decode_virtual_server(body)))?;
+        let (mut services, mut errors) = (Vec::with_capacity(listed.len()), Vec::new());
+        for decoded in listed {
+            match decoded {
+                Ok(service) => services.push(service),
+                Err(error) => errors.push(error),
+            }
+        }
+        Ok((services, errors))
+    }
+
     /// The real servers of a virtual server. One that does not exist has none, says the kernel;
     /// [`Client::service`] tells the two apart.
     ///

@@ -141,7 +141,12 @@ impl<'a> Exposure<'a> {
             if !self.budget.take_port(endpoints.count(port), n_frontends) {
                 continue;
             }
-            let candidates = endpoints.candidates(port);
+            // Without a candidate a port is refused, as one without endpoints is: the node's own sockets
+            // would answer otherwise.
+            let is_balanced =
+                settings.mode != Mode::Ipvs || !settings.unbalanced.contains(&port.protocol);
+            let candidates =
+                if is_balanced { endpoints.candidates(port) } else { self.not_balanced(port) };
             let drains = facts.hand_drains();
             let usable = drains.others(&service.name, &candidates);
             let is_here =
@@ -164,6 +169,15 @@ impl<'a> Exposure<'a> {
         }
         self.note_health_check(family, local_ready.len());
         Some(FamilyExposure { family, addresses, ports })
+    }
+
+    /// Notes that the kernel lacks a port's protocol. Returns no endpoint.
+    fn not_balanced<'b>(&mut self, port: &ServicePort) -> Vec<Candidate<'b>> {
+        let problem = Problem::NotBalanced { port: port.port, protocol: port.protocol };
+        if !self.problems.contains(&problem) {
+            self.problems.push(problem);
+        }
+        Vec::new()
     }
 
     /// Endpoints exist that would do, but for their being elsewhere.

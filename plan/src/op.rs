@@ -115,6 +115,18 @@ impl Op {
         }
     }
 
+    /// Returns the set that it is on, if it is on one.
+    #[must_use]
+    pub const fn set(&self) -> Option<SetId> {
+        match self {
+            Self::CreateSet(set, _)
+            | Self::GrowSet(set, _)
+            | Self::AddEntry(set, _)
+            | Self::RemoveEntry(set, _) => Some(*set),
+            _ => None,
+        }
+    }
+
     /// True if it makes a prerequisite of all else: the interface, a set, the rules, the routes.
     #[must_use]
     pub const fn is_prerequisite(&self) -> bool {

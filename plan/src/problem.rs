@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use crate::capacity::Capacity;
 use crate::kernel_objects::Frontend;
 use crate::mode::Mode;
-use crate::model::{Family, Overrides, ServiceName};
+use crate::model::{Family, Overrides, Protocol, ServiceName};
 use crate::scheduler::SchedulerName;
 use crate::sets::SetId;
 use crate::settings::{Limit, Listener};
@@ -158,6 +158,13 @@ pub enum Problem {
     NotRelayed {
         /// The port.
         port: NonZeroU16,
+    },
+    /// A port's protocol is one that the kernel's IPVS does not have.
+    NotBalanced {
+        /// The port.
+        port: NonZeroU16,
+        /// Its protocol.
+        protocol: Protocol,
     },
     /// More than are listed: always the last one.
     More {
@@ -389,6 +396,7 @@ impl fmt::Display for Problem {
                 "port {port} has protocol SCTP and is refused on nodes in mode userspace, whose relay \
                  serves TCP and UDP only"
             ),
+            Self::NotBalanced { port, protocol } => not_balanced(f, *port, *protocol),
             Self::More { count } => write!(
                 f,
                 "{count} more problems of this Service are not listed; correct those that are listed"
@@ -416,4 +424,12 @@ fn write_address_of_node(
         )?;
     }
     Ok(())
+}
+
+fn not_balanced(f: &mut fmt::Formatter<'_>, port: NonZeroU16, protocol: Protocol) -> fmt::Result {
+    write!(
+        f,
+        "port {port} has protocol {protocol} and is refused on nodes whose kernel lacks it in IPVS \
+         (CONFIG_IP_VS_PROTO_{protocol})"
+    )
 }

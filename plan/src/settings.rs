@@ -9,7 +9,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use crate::address::can_be_bound;
 use crate::capacity::Capacity;
 use crate::mode::Mode;
-use crate::model::Family;
+use crate::model::{Family, Protocol};
 use crate::routes;
 use crate::scheduler::SchedulerName;
 
@@ -44,6 +44,8 @@ pub struct Settings {
     pub drop_invalid: bool,
     /// True if rules may count packets by name (the match `nfacct`).
     pub nfacct: bool,
+    /// Protocols that the kernel's IPVS does not balance: their ports are refused.
+    pub unbalanced: Vec<Protocol>,
     /// Families in which a node that leaves mode ipvs shows IPVS copies of packets
     /// ([`SynCopies`](crate::facts::SynCopies)).
     pub syn_copies: Vec<Family>,
@@ -201,6 +203,7 @@ impl Settings {
             iptables_localhost_node_ports: false,
             drop_invalid: true,
             nfacct: false,
+            unbalanced: Vec::new(),
             syn_copies: Vec::new(),
             external_ips: true,
             load_balancers_before_nodes: false,
@@ -262,6 +265,17 @@ impl NodePortAddresses {
             }
             Self::Primary(_) => false,
         }
+    }
+
+    /// True if node ports may be served at an IPv6 link-local address: a network of these has some.
+    #[must_use]
+    pub fn may_be_link_local(&self) -> bool {
+        let (Self::Networks(networks) | Self::Primary(networks)) = self else { return false };
+        let link_local = Ipv6Net::new_assert(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 10);
+        let overlaps = |net: &Ipv6Net| net.contains(&link_local) || link_local.contains(net);
+        let has =
+            |net: &IpNet| matches!(net, IpNet::V6(net) if net.prefix_len() > 0 && overlaps(net));
+        networks.iter().any(has)
     }
 }
 
@@ -369,5 +383,25 @@ impl Default for ShortCircuitNetworks {
             v4: Ipv4Net::new(Ipv4Addr::new(240, 0, 0, 0), 4).ok(),
             v6: Ipv6Net::new(Ipv6Addr::new(0xfeff, 0, 0, 0, 0, 0, 0, 0), 16).ok(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn node_ports_are_link_local_only_where_a_network_of_these_is_chosen() {
+        let mk = |networks: &[&str]| {
+            let networks = networks.iter().map(|net| net.parse().unwrap()).collect();
+            NodePortAddresses::Networks(networks)
+        };
+        for networks in [&["fe80::/64"][..], &["10.0.0.0/8", "fe80::1/128"], &["fe00::/8"]] {
+            assert!(mk(networks).may_be_link_local(), "{networks:?}");
+        }
+        for networks in [&["::/0"][..], &["fd00::/8", "169.254.0.0/16"], &[]] {
+            assert!(!mk(networks).may_be_link_local(), "{networks:?}");
+        }
+        assert!(!NodePortAddresses::All.may_be_link_local());
     }
 }

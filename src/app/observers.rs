@@ -1,5 +1,6 @@
 //! Several observers of the event loop, as one.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use plan::event::Event;
@@ -16,6 +17,9 @@ use crate::reconcile::observer::{HandDrainReport, KernelWrite, Observer, Pass, R
 #[derive(Debug)]
 pub(super) struct Observers(Vec<Box<dyn Observer>>);
 
+/// Most parts of the kernel with an Event of their own.
+const MOST_UNREAD: usize = 16;
+
 /// Records Events about the problems of Services and of what all of them need.
 #[derive(Debug)]
 pub(super) struct EventObserver {
@@ -24,6 +28,9 @@ pub(super) struct EventObserver {
     refused_since: Option<Instant>,
     /// True if there is an Event about it.
     is_recorded: bool,
+    /// Parts of the kernel that could not be read since the last whole pass of the audit. Each has its
+    /// Event.
+    unread: HashSet<String>,
 }
 
 /// Time for which the kernel refuses what all Services need before there is an Event: a sync period.
@@ -127,11 +134,28 @@ impl Observer for Observers {
 
 impl EventObserver {
     pub(super) fn new(recorder: EventRecorder) -> Self {
-        Self { recorder, refused_since: None, is_recorded: false }
+        Self { recorder, refused_since: None, is_recorded: false, unread: HashSet::new() }
     }
 }
 
 impl Observer for EventObserver {
+    fn reading_failed(&mut self, error: &ReadError) {
+        if self.unread.len() < MOST_UNREAD && self.unread.insert(error.what.clone()) {
+            self.recorder.record(NewEvent {
+                regarding: Regarding::Node,
+                severity: Severity::Warning,
+                reason: "KernelReadFailed",
+                action: "ReadKernel",
+                note: format!("{error}. The rest is served; kube-ipvs reads it again every 5 s"),
+                extent: Extent::ThisNode,
+            });
+        }
+    }
+
+    fn pass_ended(&mut self, _: &Pass) {
+        self.unread.clear();
+    }
+
     fn planned(&mut self, plan: &Plan, _: &Planner, _: Duration) {
         for (service, problems) in &plan.problems {
             self.recorder.set_problems(service, problems);

@@ -235,6 +235,7 @@ async fn serve_at_work(
         configuration: configuration.clone(),
         settings: settings.clone(),
         fallen_back: fallen_back.as_ref().map(ToString::to_string),
+        limits: limits.clone(),
         api: source.client_metrics(),
         pods: source.pod_finder(&configuration, &threads.source),
         repairs,
@@ -345,6 +346,7 @@ impl<K: Kernel + 'static> Parts<K> {
         let kernel = KernelHandle::start_holding(kernel, stages, at_work.clone())
             .context("start the kernel worker")?;
         let routes = !settings.service_routes.is_empty();
+        let link_local = settings.node_port_addresses.may_be_link_local();
         let (chosen, families) = (settings.clone(), settings.families.clone());
         let reconciler = Reconciler::new(Planner::new(settings), kernel, configuration.pace)?;
         let reconciler = reconciler.observed_by(Box::new(all)).answering(self.questions);
@@ -354,6 +356,7 @@ impl<K: Kernel + 'static> Parts<K> {
         record_start(&recorder, former.as_ref());
         mode::report_dropped(&self.dropped_families, &recorder);
         measured.own.set_families(&chosen.families);
+        measured.own.host_limits.set(i64::try_from(self.limits.len()).unwrap_or(i64::MAX));
         record_limits(&recorder, self.limits);
         let former_mode = FormerMode {
             settings: chosen,
@@ -400,7 +403,7 @@ impl<K: Kernel + 'static> Parts<K> {
         threads.source.spawn(source.run(events));
         let consequence = tokio::select! {
             biased;
-            ended = reconciler.run(outbox, watch_addresses(routes), shutdown) => {
+            ended = reconciler.run(outbox, watch_addresses(routes, link_local), shutdown) => {
                 ended?;
                 info!("kube-ipvs ends; the kernel's state stays, and traffic goes on");
                 return Ok(Ended::Shutdown);
@@ -552,8 +555,8 @@ fn record_limits(recorder: &EventRecorder, limits: Vec<String>) {
     }
 }
 
-fn watch_addresses(routes: bool) -> Option<address_monitor::AddressChanges> {
-    address_monitor::start(routes)
+fn watch_addresses(routes: bool, link_local: bool) -> Option<address_monitor::AddressChanges> {
+    address_monitor::start(routes, link_local)
         .inspect_err(|error| {
             warn!(
                 "cannot watch the node's addresses by netlink: {error}; changes are seen when they are \

@@ -30,6 +30,8 @@ pub struct Desk {
     pub settings: Settings,
     /// Reason for which the mode is not the preferred one; none: it is.
     pub fallen_back: Option<String>,
+    /// Limits of the host that Services feel, in words.
+    pub limits: Vec<String>,
     /// Metrics of following the API server; none: the source is a folder of manifests.
     pub api: Option<ClientMetrics>,
     /// Way to find Pods by name.

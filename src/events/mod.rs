@@ -227,6 +227,7 @@ fn reason(problem: &Problem) -> &'static str {
         Problem::LimitReached { .. } => "LimitReached",
         Problem::NoEffect { .. } => "NoEffectInMode",
         Problem::NotRelayed { .. } => "NotServedInMode",
+        Problem::NotBalanced { .. } => "NotServedByKernel",
         Problem::More { .. } => "MoreProblems",
     }
 }

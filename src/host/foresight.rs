@@ -12,7 +12,7 @@ use super::{can_count, open_rules, possible_short_circuit_networks, possible_syn
 use crate::config::Configuration;
 use crate::kernel::linux::{Linux, LocalServiceAddresses};
 use crate::kernel::rules::Rules;
-use crate::kernel::sysctl;
+use crate::kernel::{modules, sysctl};
 
 /// Returns the settings of a configuration with the families and abilities that this host has. The
 /// probes of rules write a few that nothing leads to, and remove them, as at a start.
@@ -31,6 +31,7 @@ pub(crate) fn settings(configuration: &Configuration) -> Settings {
         Mode::Ipvs => {
             settings.short_circuit_networks =
                 possible_short_circuit_networks(settings.short_circuit_networks, &rules);
+            settings.unbalanced = modules::unbalanced_protocols(Path::new(modules::SYMBOLS));
             if configuration.service_routes.chosen.is_none() {
                 // A start keeps what there is. It asks the API server where there is nothing.
                 let found = LocalServiceAddresses::read().unwrap_or_default();

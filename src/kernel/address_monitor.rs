@@ -70,11 +70,15 @@ struct ChannelState {
 
 /// Starts watching, in the calling thread's network namespace, until the receiver is dropped.
 /// `routes` is true if there are local routes of ours to watch; other programs may add and remove
-/// routes by the thousand.
+/// routes by the thousand. `link_local` is true if IPv6 link-local addresses of other interfaces matter:
+/// each pod that comes has one on the node's side.
 ///
 /// # Errors
 /// When rtnetlink's groups cannot be joined, or no thread can be started.
-pub fn start(routes: bool) -> Result<AddressChanges, Box<dyn std::error::Error + Send + Sync>> {
+pub fn start(
+    routes: bool,
+    link_local: bool,
+) -> Result<AddressChanges, Box<dyn std::error::Error + Send + Sync>> {
     let mut socket = Socket::open(Protocol::Route)?;
     let of_routes = if routes { &ROUTE_GROUPS[..] } else { &[] };
     for group in GROUPS.iter().chain(of_routes).copied() {
@@ -86,7 +90,7 @@ pub fn start(routes: bool) -> Result<AddressChanges, Box<dyn std::error::Error +
     thread::Builder::new().name("addresses".into()).spawn(move || {
         while !reporter.is_abandoned() {
             let received = socket.notifications(|notification| {
-                reporter.report(|happened| happened.note(&notification, &mut ours));
+                reporter.report(|happened| happened.note(&notification, &mut ours, link_local));
             });
             match received {
                 Ok(()) => {}
@@ -188,12 +192,12 @@ impl Happened {
     }
 
     /// Takes a notification in. Learns our interface's index.
-    fn note(&mut self, notification: &Notification<'_>, ours: &mut Option<u32>) {
+    fn note(&mut self, notification: &Notification<'_>, ours: &mut Option<u32>, link_local: bool) {
         match notification.message_type {
             RTM_NEWADDR | RTM_DELADDR => {
                 let Ok(Some(found)) = decode_address(notification.body) else { return };
                 if Some(found.index) != *ours {
-                    self.others = true;
+                    self.others |= link_local || !found.is_link_local_v6();
                 } else if notification.message_type == RTM_NEWADDR {
                     self.taken.remove(&found.address);
                 } else {
@@ -258,7 +262,7 @@ mod tests {
     }
 
     fn note(happened: &mut Happened, ours: &mut Option<u32>, message_type: u16, body: &[u8]) {
-        happened.note(&Notification::new(message_type, body), ours);
+        happened.note(&Notification::new(message_type, body), ours, false);
     }
 
     fn address(number: u32) -> IpAddr {
@@ -279,6 +283,14 @@ mod tests {
         note(&mut happened, &mut ours, RTM_DELADDR, &mk_address(OURS, link_local));
         let taken = HashSet::from_iter([address(2)]);
         assert_eq!(happened, Happened { taken, ..Happened::default() });
+        for message_type in [RTM_NEWADDR, RTM_DELADDR] {
+            note(&mut happened, &mut ours, message_type, &mk_address(OURS + 1, link_local));
+        }
+        assert!(!happened.others, "a pod's interface came and went");
+        let body = mk_address(OURS + 1, link_local);
+        let mut chosen = Happened::default();
+        chosen.note(&Notification::new(RTM_NEWADDR, &body), &mut ours, true);
+        assert!(chosen.others, "it may serve node ports");
         note(&mut happened, &mut ours, RTM_DELADDR, &mk_address(OURS + 1, address(1)));
         assert!(happened.others && happened.taken.len() == 1);
     }

@@ -23,8 +23,8 @@ use plan::sets::SetId;
 
 use super::sysctl::{Sysctl, SysctlChange, SysctlError};
 use super::{
-    Addresses, DriftCheck, Kernel, Listing, OpenConnections, ReadError, Refusal, RefusalClass,
-    RuleRepairer, RuleSetReading, VirtualServerReading,
+    Addresses, DriftCheck, FlowRemover, Kernel, Listing, OpenConnections, ReadError, Refusal,
+    RefusalClass, RuleRepairer, RuleSetReading, VirtualServerReading,
 };
 use interference::Interference;
 pub use interference::{FakeAnswer, KernelCall, ReadCall};
@@ -70,6 +70,8 @@ struct FakeState {
     unreadable: usize,
     /// Virtual servers that cannot be read.
     spoiled: HashSet<Frontend>,
+    /// Sets that another program made with another type.
+    foreign_sets: HashSet<SetId>,
     interference: Option<Interference>,
     /// True if drift checks do not report the number of virtual servers.
     keeps_number: bool,
@@ -181,6 +183,18 @@ impl Fake {
     /// From now on, every virtual server can be read again.
     pub fn unspoil(&self) {
         self.state().spoiled.clear();
+    }
+
+    /// Another program makes a set of this name and another type, or destroys its own: then there is
+    /// none.
+    pub fn make_foreign(&self, set: SetId, is_foreign: bool) {
+        let mut state = self.state();
+        state.memory.actual_mut().sets.remove(&set);
+        if is_foreign {
+            state.foreign_sets.insert(set);
+        } else {
+            state.foreign_sets.remove(&set);
+        }
     }
 
     /// From now on, has this decide about every request first.
@@ -300,6 +314,9 @@ impl Kernel for Fake {
     fn read_set(&mut self, set: SetId) -> Result<Option<ActualSet>, ReadError> {
         let mut state = self.state();
         state.looks.sets += 1;
+        if state.foreign_sets.contains(&set) {
+            return Err(ReadError::new(format!("set {set}"), "of another type"));
+        }
         Ok(state.readable(ReadCall::Set)?.sets.get(&set).cloned())
     }
 
@@ -389,7 +406,13 @@ impl Kernel for Fake {
         Ok(Some(SysctlChange { sysctl, before }))
     }
 
-    fn remove_flows(&mut self, family: Family, targets: &FlowTargets) -> Result<u64, Refusal> {
+    fn flow_remover(&self) -> Arc<dyn FlowRemover> {
+        Arc::new(self.clone())
+    }
+}
+
+impl FlowRemover for Fake {
+    fn remove_flows(&self, family: Family, targets: &FlowTargets) -> Result<u64, Refusal> {
         let mut state = self.state();
         let asked = targets.frontends().filter(|frontend| frontend.family() == family);
         state.cleanings.push(asked.copied().collect());
@@ -450,6 +473,9 @@ impl FakeState {
                 self.lose_track(op);
             }
             return Err(refusal);
+        }
+        if let Some(set) = op.set().filter(|set| self.foreign_sets.contains(set)) {
+            return Err(Refusal::new(RefusalClass::Conflict, format!("{set} is of another type")));
         }
         if let Op::WriteRuleSet(family) = op {
             self.rules.write(*family);

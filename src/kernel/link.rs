@@ -18,6 +18,7 @@ const RTM_GETLINK: u16 = 18;
 const RTM_NEWADDR: u16 = 20;
 const RTM_DELADDR: u16 = 21;
 const RTM_GETADDR: u16 = 22;
+const NLM_F_REPLACE: u16 = 0x100;
 const NLM_F_EXCL: u16 = 0x200;
 const NLM_F_CREATE: u16 = 0x400;
 const IFLA_IFNAME: u16 = 3;
@@ -26,6 +27,7 @@ const IFLA_LINKINFO: u16 = 18;
 const IFLA_INFO_KIND: u16 = 1;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
+const IFA_CACHEINFO: u16 = 6;
 const IFA_FLAGS: u16 = 8;
 /// No duplicate address detection: the address is meant to be on every node at once.
 const IFA_F_NODAD: u32 = 0x02;
@@ -33,6 +35,13 @@ const IFA_F_NODAD: u32 = 0x02;
 /// look through all other addresses for one that shares it when this one goes
 /// (`check_cleanup_prefix_route` in net/ipv6/addrconf.c).
 const IFA_F_NOPREFIXROUTE: u32 = 0x200;
+/// The address's preferred lifetime has passed.
+const IFA_F_DEPRECATED: u32 = 0x20;
+/// `struct ifa_cacheinfo`: preferred for no time, valid forever (`INFINITY_LIFE_TIME`), two timestamps
+/// of the kernel's. So the kernel chooses the address as a source for connections to itself only:
+/// `ipv6_get_saddr_eval` in net/ipv6/addrconf.c would choose among addresses of other interfaces by the
+/// longest common prefix, and find a Service's.
+const NEVER_A_SOURCE: [u8; 16] = [0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0];
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
 /// `struct ifinfomsg`: family, padding, type (u16), index (i32), flags (u32), change mask (u32).
@@ -76,6 +85,8 @@ pub(crate) struct LinkAddress {
     pub(crate) prefix: u8,
     /// As the kernel writes it: see [`AddressScope::number`].
     pub(crate) scope: u8,
+    /// True if the kernel does not choose it as a source where it has another one.
+    pub(crate) is_deprecated: bool,
 }
 
 /// Addresses to add to an interface or remove from it, in order, in one batch.
@@ -215,6 +226,13 @@ impl AddressBatch {
         self.push(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, (address, prefix), scope);
     }
 
+    /// Makes the kernel choose an IPv6 address, which is there, as a source no more. It stays in its
+    /// place meanwhile (`inet6_addr_modify` in net/ipv6/addrconf.c).
+    pub(crate) fn deprecate(&mut self, address: IpAddr) {
+        let place = (address, full_length(address));
+        self.push(RTM_NEWADDR, NLM_F_REPLACE, place, AddressScope::default());
+    }
+
     /// Removes an address, whatever its scope is.
     pub(crate) fn remove(&mut self, address: IpAddr) {
         self.remove_prefix(address, full_length(address));
@@ -249,6 +267,9 @@ impl AddressBatch {
                 attributes.address(IFA_ADDRESS, address);
             }
             if address.is_ipv6() {
+                if message_type == RTM_NEWADDR {
+                    attributes.bytes(IFA_CACHEINFO, &NEVER_A_SOURCE);
+                }
                 attributes.u32(IFA_FLAGS, IFA_F_NODAD | IFA_F_NOPREFIXROUTE);
             }
         });
@@ -289,8 +310,10 @@ pub(super) fn decode_address(body: &[u8]) -> Result<Option<LinkAddress>, DecodeE
     let header = body
         .first_chunk::<ADDRESS_HEADER>()
         .ok_or_else(|| DecodeError::new("address", "shorter than struct ifaddrmsg"))?;
-    let [family, prefix, _, scope, i0, i1, i2, i3] = *header;
+    let [family, prefix, flags, scope, i0, i1, i2, i3] = *header;
     let (mut address, mut local) = (None, None);
+    // Flags above the eighth are in an attribute, which all kernels of today send.
+    let is_deprecated = u32::from(flags) & IFA_F_DEPRECATED != 0;
     for attribute in attributes(body.get(ADDRESS_HEADER..).unwrap_or_default()) {
         let attribute = attribute?;
         let place = match attribute.kind {
@@ -305,7 +328,8 @@ pub(super) fn decode_address(body: &[u8]) -> Result<Option<LinkAddress>, DecodeE
         };
     }
     let index = u32::from_ne_bytes([i0, i1, i2, i3]);
-    Ok(local.or(address).map(|address| LinkAddress { index, address, prefix, scope }))
+    let found = local.or(address);
+    Ok(found.map(|address| LinkAddress { index, address, prefix, scope, is_deprecated }))
 }
 
 #[cfg(test)]
@@ -336,6 +360,8 @@ mod tests {
         batch.add("fd00:96::1".parse().unwrap(), AddressScope::Universe);
         let body = batch.batch.body(0).unwrap();
         assert_eq!(body[..ADDRESS_HEADER], [10, 128, 0, 0, 7, 0, 0, 0]);
+        let lifetimes = [[20, 0, 6, 0], [0; 4], [0xff; 4], [0; 4], [0; 4]].concat();
+        assert!(body.windows(20).any(|it| it == lifetimes), "IFA_CACHEINFO: {body:?}");
         assert_eq!(body[body.len() - 8..], [8, 0, 8, 0, 0x02, 0x02, 0, 0], "IFA_FLAGS");
     }
 

@@ -8,6 +8,7 @@ mod connections;
 mod count;
 mod drift_check;
 mod dummy;
+mod flows;
 pub(super) mod grow;
 mod messages;
 mod open;
@@ -21,13 +22,13 @@ mod tests {
     mod kernel;
 }
 
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
 use plan::actual::{ActualSet, ActualVirtualServer, ListedVirtualServer};
 use plan::chains::ActualChains;
-use plan::flows::FlowTargets;
-use plan::hash::HashSet;
+use plan::hash::{HashMap, HashSet};
 use plan::kernel_objects::{Frontend, LINK};
 use plan::mode::Mode;
 use plan::model::Family;
@@ -39,16 +40,16 @@ use plan::sets::SetId;
 pub use routes::LocalServiceAddresses;
 pub use versions::Versions;
 
-use super::conntrack::ConntrackClient;
 use super::link::{AddressScope, LinkAddress, Links};
 use super::route::Routes;
 use super::sysctl::{Sysctl, SysctlChange, SysctlError};
 use super::{
-    Addresses, DriftCheck, Kernel, Listing, OpenConnections, ReadError, Refusal, RefusalClass,
-    RuleRepairer, RuleSetReading, VirtualServerReading, modules, sysctl, translate,
+    Addresses, DriftCheck, FlowRemover, Kernel, Listing, OpenConnections, ReadError, Refusal,
+    RefusalClass, RuleRepairer, RuleSetReading, VirtualServerReading, modules, sysctl, translate,
 };
 use bridges::Bridges;
 use count::VirtualServerCount;
+use flows::SharedConntrack;
 use messages::{
     by_place, in_place, is_done_already, is_removal, lacks_scheduler, push_ipvs, push_set,
     set_by_set, unasked,
@@ -65,11 +66,13 @@ pub struct Linux {
     ipset: Option<ipset::Client>,
     links: Links,
     routes: Routes,
-    conntrack: ConntrackClient,
+    conntrack: SharedConntrack,
     families: Vec<Family>,
     /// Shared with repairs of the constant rules.
     rules: SharedRules,
     count: VirtualServerCount,
+    /// Sets of our names that another program made with another type, each with what it is.
+    foreign_sets: HashMap<SetId, String>,
     /// There are many sets that are not ours.
     is_crowded: bool,
     /// The dummy interface's index, looked up when it is first needed and after it went missing.
@@ -78,6 +81,9 @@ pub struct Linux {
     reported: Option<u32>,
     /// AddressScope that addresses are bound with.
     scope: AddressScope,
+    /// IPv6 addresses that were found on the interface and are chosen as a source, which the next drift
+    /// checks change.
+    preferred: Vec<IpAddr>,
     kept: Kept,
     bridges: Bridges,
 }
@@ -193,14 +199,19 @@ impl Linux {
     fn create_link(&mut self) -> Result<(), Refusal> {
         self.index = None;
         match self.links.create() {
-            Ok(()) => Ok(()),
-            Err(error) if is(&error, rustix::io::Errno::EXIST) => Ok(()),
-            Err(error) => Err(refusal(&error)),
+            Ok(()) => {}
+            Err(error) if is(&error, rustix::io::Errno::EXIST) => {}
+            Err(error) => return Err(refusal(&error)),
         }
+        self.allow_ipv6();
+        Ok(())
     }
 
     fn grow_set(&mut self, op: &Op) -> Result<(), Refusal> {
         let Op::GrowSet(set, size) = op else { return Ok(()) };
+        if let Some(what) = self.foreign_sets.get(set) {
+            return Err(Refusal::new(RefusalClass::Conflict, what));
+        }
         grow::grow(self.ipset.as_mut().ok_or_else(unused)?, *set, *size)
     }
 
@@ -208,7 +219,17 @@ impl Linux {
         let Some(ipset) = &mut self.ipset else { return all_failed(ops, &unused()) };
         let (places, ops) = set_by_set(ops);
         let mut batch = ipset::Batch::new();
-        let unasked = unasked(&ops, |op| push_set(&mut batch, op));
+        let foreign = |op: &Op| self.foreign_sets.get(&op.set()?);
+        let mut unasked = unasked(&ops, |op| match foreign(op) {
+            // Another type may take an entry and keep some of it, so it is not tried.
+            Some(what) => Err(what.clone()),
+            None => push_set(&mut batch, op).map_err(|error| error.to_string()),
+        });
+        for (index, refusal) in &mut unasked {
+            if ops.get(*index).and_then(foreign).is_some() {
+                refusal.class = RefusalClass::Conflict;
+            }
+        }
         let results = match ipset.send(&batch) {
             Ok(results) => in_place(&ops, unasked, results, |_, error| Err(set_refusal(&error))),
             Err(error) => all_failed(&ops, &set_refusal(&error)),
@@ -286,13 +307,18 @@ impl Kernel for Linux {
         let unread = |reason: &dyn std::fmt::Display| ReadError::new(format!("set {set}"), reason);
         let name = translate::set_name(set).map_err(|error| unread(&error))?;
         let ipset = self.ipset.as_mut().ok_or_else(|| unread(&UNUSED))?;
-        let found = match ipset.list(name) {
+        let listed = ipset.list(name);
+        self.foreign_sets.remove(&set);
+        let found = match listed {
             Ok(found) => found,
             Err(error) if error.is_no_such_set() => return Ok(None),
             Err(error) => return Err(unread(&error)),
         };
         if !translate::is_same_kind(set, &found.header.identity) {
-            return Err(unread(&of_other_kind(set, &found.header.identity)));
+            let what = of_other_kind(set, &found.header.identity);
+            let error = unread(&what);
+            self.foreign_sets.insert(set, what);
+            return Err(error);
         }
         Ok(Some(translate::actual_set(&found)))
     }
@@ -350,8 +376,8 @@ impl Kernel for Linux {
         self.put_back(sysctl)
     }
 
-    fn remove_flows(&mut self, family: Family, targets: &FlowTargets) -> Result<u64, Refusal> {
-        self.conntrack.remove_stale(family, targets).map_err(|error| refusal(&error))
+    fn flow_remover(&self) -> Arc<dyn FlowRemover> {
+        Arc::new(self.conntrack.clone())
     }
 }
 

@@ -151,11 +151,18 @@ pub trait Kernel: Send {
     /// When the kernel does not take the value.
     fn set_sysctl(&mut self, sysctl: &Sysctl) -> Result<Option<SysctlChange>, SysctlError>;
 
-    /// Removes the stale flows of a family from connection tracking, and returns how many.
+    /// A handle that removes stale flows from connection tracking beside all other calls.
+    fn flow_remover(&self) -> Arc<dyn FlowRemover>;
+}
+
+/// Removes stale flows from connection tracking, on any thread: listing a large table takes some tenths
+/// of a second for each port.
+pub trait FlowRemover: fmt::Debug + Send + Sync {
+    /// Removes the stale flows of a family, and returns how many.
     ///
     /// # Errors
     /// When they could not be listed, or not all be removed.
-    fn remove_flows(&mut self, family: Family, targets: &FlowTargets) -> Result<u64, Refusal>;
+    fn remove_flows(&self, family: Family, targets: &FlowTargets) -> Result<u64, Refusal>;
 }
 
 /// Repairs the constant rules, on any thread: iptables' programs may wait for seconds for the lock of
@@ -346,7 +353,8 @@ impl Refusal {
             Some(Errno::NOMEM | Errno::NOBUFS | Errno::BUSY | Errno::AGAIN | Errno::NOSPC) => {
                 RefusalClass::Exhausted
             }
-            Some(Errno::PERM | Errno::ACCESS) => RefusalClass::NotPermitted,
+            // `EACCES` is another's: an interface without IPv6, an attribute that is read-only.
+            Some(Errno::PERM) => RefusalClass::NotPermitted,
             Some(Errno::OPNOTSUPP | Errno::PROTONOSUPPORT | Errno::AFNOSUPPORT) => {
                 RefusalClass::NotSupported
             }
@@ -358,5 +366,22 @@ impl Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.reason, self.class.hint())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::io::Errno;
+
+    use super::*;
+
+    #[test]
+    fn the_capability_is_named_only_where_the_kernel_says_that_it_is_missing() {
+        let names_it = |errno: Errno| {
+            let refusal = Refusal::new(Refusal::class_of(Some(errno.raw_os_error())), "refused");
+            refusal.to_string().contains("CAP_NET_ADMIN")
+        };
+        assert!(names_it(Errno::PERM));
+        assert!(!names_it(Errno::ACCESS), "of an interface without IPv6, or what is read-only");
     }
 }

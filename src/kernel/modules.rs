@@ -4,9 +4,12 @@
 //! The [`probe`](super::probe) finds out if the kernel has the features.
 
 use std::fmt;
+use std::fs::File;
+use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 
 use plan::mode::Mode;
+use plan::model::Protocol;
 use plan::scheduler::SchedulerName;
 
 use super::rules::program::{self, NotRun};
@@ -47,6 +50,20 @@ const OF_IPVS: [&str; 11] = [
 const OF_IPTABLES: [&str; 5] =
     ["xt_nat", "xt_statistic", "xt_recent", "nfnetlink_acct", "xt_nfacct"];
 
+/// The kernel's symbols, one on a line: address, kind, name, module.
+pub const SYMBOLS: &str = "/proc/kallsyms";
+
+/// Symbol of every kernel with IPVS loaded (net/netfilter/ipvs/ip_vs_core.c).
+const OF_ANY_IPVS: &str = "ip_vs_schedule";
+
+/// Symbols of the protocols that IPVS balances, each in a file that is compiled with
+/// `CONFIG_IP_VS_PROTO_TCP`, `…_UDP`, `…_SCTP` only (net/netfilter/ipvs/ip_vs_proto_tcp.c and beside).
+const OF_PROTOCOLS: [(Protocol, &str); 3] = [
+    (Protocol::Tcp, "tcp_snat_handler"),
+    (Protocol::Udp, "udp_snat_handler"),
+    (Protocol::Sctp, "sctp_snat_handler"),
+];
+
 /// Modules that could not be loaded. The kernel may have their features all the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NotLoaded {
@@ -60,6 +77,33 @@ pub struct NotLoaded {
 #[must_use]
 pub fn has_scheduler(loaded: &Path, scheduler: &SchedulerName) -> bool {
     loaded.join(scheduler.module()).exists()
+}
+
+/// Returns the protocols that the kernel's IPVS does not balance, once it is loaded; none if that
+/// cannot be told. The kernel takes a virtual server of any protocol (`ip_vs_genl_parse_service` in
+/// net/netfilter/ipvs/ip_vs_ctl.c looks at the family only), and leaves its packets to the node's own
+/// sockets (`ip_vs_in_hook` in ip_vs_core.c: no `ip_vs_proto_data_get`). Nothing else tells: timeouts and
+/// sysctls are there without the protocol. `symbols` is [`SYMBOLS`] except in tests.
+#[must_use]
+pub fn unbalanced_protocols(symbols: &Path) -> Vec<Protocol> {
+    let Ok(file) = File::open(symbols) else { return Vec::new() };
+    let (mut has_ipvs, mut has) = (false, [false; OF_PROTOCOLS.len()]);
+    for line in BufReader::with_capacity(1 << 16, file).lines() {
+        let Ok(line) = line else { return Vec::new() };
+        let Some(name) = line.split_ascii_whitespace().nth(2) else { continue };
+        // A compiler may add to a name: `tcp_snat_handler.llvm.1234`, `….cold`.
+        let name = name.split_once('.').map_or(name, |(name, _)| name);
+        has_ipvs |= name == OF_ANY_IPVS;
+        for (has, (_, symbol)) in has.iter_mut().zip(OF_PROTOCOLS) {
+            *has |= name == symbol;
+        }
+    }
+    // Where none is there, the names are others, and tell nothing.
+    if !has_ipvs || has == [false; OF_PROTOCOLS.len()] {
+        return Vec::new();
+    }
+    let lacking = OF_PROTOCOLS.into_iter().zip(has).filter(|(_, has)| !has);
+    lacking.map(|((protocol, _), _)| protocol).collect()
 }
 
 /// Returns the modules to load for a mode and these kinds of iptables; without any, for nf_tables.
@@ -151,6 +195,33 @@ impl fmt::Display for NotLoaded {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_protocols_that_ipvs_lacks_are_told_by_the_kernels_symbols() {
+        let folder = tempfile::tempdir().unwrap();
+        let symbols = folder.path().join("kallsyms");
+        let line = |name: &str| format!("ffffffffc0a01230 t {name}\t[ip_vs]\n");
+        for (names, expected) in [
+            (
+                &["ip_vs_schedule", "tcp_snat_handler", "udp_snat_handler", "sctp_snat_handler"][..],
+                &[][..],
+            ),
+            (
+                &["ip_vs_schedule", "tcp_snat_handler", "udp_snat_handler.llvm.17", "sctp_rcv"],
+                &[Protocol::Sctp],
+            ),
+            (&["ip_vs_schedule", "tcp_snat_handler.cold"], &[Protocol::Udp, Protocol::Sctp]),
+            // It is not loaded, or has other names.
+            (&["tcp_snat_handler"], &[]),
+            (&["ip_vs_schedule"], &[]),
+            (&[], &[]),
+        ] {
+            let text: String = names.iter().map(|name| line(name)).collect();
+            std::fs::write(&symbols, format!("0 A fixed_percpu_data\n{text}")).unwrap();
+            assert_eq!(unbalanced_protocols(&symbols), expected, "{names:?}");
+        }
+        assert_eq!(unbalanced_protocols(&folder.path().join("nothing")), []);
+    }
 
     fn mk_loaded(modules: &[String]) -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();

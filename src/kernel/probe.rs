@@ -10,7 +10,7 @@ mod tests;
 
 use std::fmt;
 
-use plan::model::Family;
+use plan::model::{Family, Protocol};
 
 pub use facts::{Attempts, Facts, Ipv6, IpvsAttempts, IpvsFacts, ProbeError, ProcRoot, gather};
 
@@ -19,6 +19,8 @@ pub use facts::{Attempts, Facts, Ipv6, IpvsAttempts, IpvsFacts, ProbeError, Proc
 pub struct Findings {
     /// The families that can be served.
     pub families: Vec<Family>,
+    /// Protocols that IPVS mode cannot balance.
+    pub unbalanced: Vec<Protocol>,
     /// Problems, the fatal ones first.
     pub problems: Vec<Finding>,
 }
@@ -34,6 +36,8 @@ pub struct Finding {
     pub remedy: String,
     /// True if nothing can be served.
     pub fatal: bool,
+    /// True if an operator chose it: nothing of the host is missing.
+    pub is_chosen: bool,
     /// True if the reason may be that the kernel's modules are not installed.
     lacks_modules: bool,
     /// True if a family is not served for it that the kernel has.
@@ -70,7 +74,8 @@ pub fn judge(facts: &Facts) -> Findings {
     problems.extend(sysctls(facts));
     // A stable sort keeps the order in which problems are solved best.
     problems.sort_by_key(|problem| !problem.fatal);
-    Findings { families, problems }
+    let unbalanced = facts.of_ipvs.as_ref().map_or_else(Vec::new, |it| it.unbalanced.clone());
+    Findings { families, unbalanced, problems }
 }
 
 /// iptables asks for a set's number over a raw socket (extensions/libxt_set.h, `get_version`), and
@@ -118,7 +123,25 @@ impl IpvsFacts {
                 "on the host run `modprobe dummy`, and see that the process has CAP_NET_ADMIN",
             )
         });
-        [ipvs(self), scheduler(self), ipset, dummy].into_iter().flatten().collect()
+        let unbalanced = self.unbalanced.iter().map(|protocol| unbalanced(*protocol));
+        let problems = [ipvs(self), scheduler(self), ipset, dummy];
+        problems.into_iter().flatten().chain(unbalanced).collect()
+    }
+}
+
+fn unbalanced(protocol: Protocol) -> Finding {
+    Finding {
+        fatal: false,
+        ..Finding::fatal(
+            format!(
+                "IPVS of this kernel has no {protocol}, so that {protocol} ports of Services are refused"
+            ),
+            "its functions are not among the kernel's symbols (/proc/kallsyms)",
+            format!(
+                "nothing, unless a Service has a port of {protocol}: then use a kernel built with \
+                 CONFIG_IP_VS_PROTO_{protocol}, or iptables mode"
+            ),
+        )
     }
 }
 
@@ -151,7 +174,10 @@ fn scheduler(facts: &IpvsFacts) -> Option<Finding> {
 /// Returns the families that can be served. Adds the others' problems to `problems`.
 fn families(facts: &Facts, problems: &mut Vec<Finding>) -> Vec<Family> {
     let v4 = facts.iptables_v4.is_ok();
-    let v6 = facts.ipv6 == Ipv6::Available && facts.iptables_v6.as_ref().is_some_and(Result::is_ok);
+    let of_ipvs = facts.of_ipvs.as_ref().and_then(|of_ipvs| of_ipvs.ipv6_taken.as_ref());
+    let v6 = facts.ipv6 == Ipv6::Available
+        && facts.iptables_v6.as_ref().is_some_and(Result::is_ok)
+        && of_ipvs.is_none_or(Result::is_ok);
     // What keeps one family from being served is fatal only when the other one is not served
     // either.
     let fatal = !v4 && !v6;
@@ -180,11 +206,23 @@ fn families(facts: &Facts, problems: &mut Vec<Finding>) -> Vec<Family> {
             )
         },
     };
+    if let (Ipv6::Available, Some(Err(why))) = (facts.ipv6, of_ipvs) {
+        problems.push(Finding {
+            fatal,
+            drops_family: true,
+            ..Finding::fatal(
+                "IPVS of this kernel has no IPv6, so that IPv6 is not served",
+                why,
+                "use a kernel built with CONFIG_IP_VS_IPV6, or iptables mode",
+            )
+        });
+    }
     if let Err(why) = &facts.iptables_v4 {
         problems.push(dropped("iptables", Family::V4, why));
     }
     let without = |why: &str, remedy: &str| Finding {
         fatal: false,
+        is_chosen: true,
         ..Finding::fatal("IPv6 is not served", why, remedy)
     };
     match (facts.ipv6, &facts.iptables_v6) {
@@ -224,6 +262,7 @@ fn sysctls(facts: &Facts) -> Option<Finding> {
              host: `sysctl -w {settings}`"
         ),
         fatal: sysctls.iter().any(|sysctl| sysctl.required),
+        is_chosen: false,
         lacks_modules: false,
         drops_family: false,
         is_momentary: false,
@@ -252,6 +291,14 @@ impl Findings {
         dropping.map(ToString::to_string).collect()
     }
 
+    /// Returns what the host lacks, in words, but for families: these are
+    /// [`Findings::dropped_families`].
+    #[must_use]
+    pub fn limits(&self) -> Vec<String> {
+        let limits = self.problems.iter().filter(|it| !it.is_chosen && !it.drops_family);
+        limits.map(ToString::to_string).collect()
+    }
+
     /// True if anything can be served.
     #[must_use]
     pub fn is_usable(&self) -> bool {
@@ -269,6 +316,7 @@ impl Finding {
             why,
             remedy,
             fatal: true,
+            is_chosen: false,
             lacks_modules: false,
             drops_family: false,
             is_momentary: false,

@@ -58,6 +58,9 @@ pub enum Bridged {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct KernelVersion(pub u32, pub u32);
 
+/// `disable_ipv6` of the interface [`LINK`](plan::kernel_objects::LINK).
+const LINK_DISABLE_IPV6: &str = "net/ipv6/conf/kube-ipvs0/disable_ipv6";
+
 /// Result of setting sysctls.
 #[derive(Debug, Default)]
 pub struct SysctlOutcome {
@@ -143,6 +146,15 @@ pub fn wanted_by_iptables() -> Vec<Sysctl> {
     vec![Sysctl::new("net/ipv4/ip_forward", 1, true, FORWARDING)]
 }
 
+/// Returns the sysctl by which the dummy interface takes addresses of IPv6. A new interface has the value
+/// of `net.ipv6.conf.default.disable_ipv6`, which hardened hosts set to 1 and leave 0 for the interfaces
+/// that are to have IPv6 (`addrconf_init_net` in net/ipv6/addrconf.c). Netlink has no attribute for it.
+#[must_use]
+pub fn ipv6_of_link() -> Sysctl {
+    let why = "kube-ipvs0 takes the IPv6 addresses of Services";
+    Sysctl::new(LINK_DISABLE_IPV6, 0, false, why)
+}
+
 /// Returns the sysctls that are needed while rules lead to what is a real server of IPVS, too.
 ///
 /// With `nat_icmp_send`, IPVS answers in the place of an endpoint whose connection it does not know
@@ -218,7 +230,11 @@ pub fn existing(root: &Path, sysctls: Vec<Sysctl>) -> Vec<Sysctl> {
 /// Returns those with another value.
 #[must_use]
 pub fn differing(root: &Path, wanted: &[Sysctl]) -> Vec<Sysctl> {
-    let differs = |sysctl: &&Sysctl| read(&root.join(sysctl.path)).as_ref() != Ok(&sysctl.value);
+    let differs = |sysctl: &&Sysctl| match read(&root.join(sysctl.path)) {
+        Ok(value) => value != sysctl.value,
+        // There is none without the interface.
+        Err(_) => sysctl.path != LINK_DISABLE_IPV6,
+    };
     wanted.iter().filter(differs).cloned().collect()
 }
 

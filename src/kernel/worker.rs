@@ -7,32 +7,49 @@
 //!
 //! Netlink calls block, for milliseconds when a whole cluster is written; the event loop stays
 //! awake meanwhile and gathers what comes in, which the next batch then carries. Repairs of the
-//! constant rules run beside the worker: programs may take seconds.
+//! constant rules run beside the worker, since programs may take seconds, and so do removals of flows,
+//! since the kernel lists its whole table for them.
 
 use std::any::Any;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::{fmt, thread};
 
+use plan::flows::FlowTargets;
 use plan::model::Family;
 use plan::op::Op;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-use super::{Kernel, KernelRead, ReadError, Refusal, RuleRepairer, Stopwatch, WrittenPart};
+use super::{
+    FlowRemover, Kernel, KernelRead, ReadError, Refusal, RuleRepairer, Stopwatch, WrittenPart,
+};
 
 /// The event loop's end: sends work to the worker and waits for the answers.
 #[derive(Clone)]
 pub struct KernelHandle {
     jobs: mpsc::Sender<Job>,
     repairer: Arc<dyn RuleRepairer>,
+    flows: Arc<dyn FlowRemover>,
     stopwatch: Arc<dyn Stopwatch>,
-    /// Dropped when the worker and each repair have ended.
+    /// Dropped when the worker and all that runs beside it have ended.
     token: Arc<dyn Any + Send + Sync>,
 }
 
 /// Repair of a family's constant rules under way, beside the worker.
 pub(crate) type RuleRepairUnderWay = JoinHandle<Result<RuleRepair, ReadError>>;
+
+/// Removal of stale flows under way, beside the worker.
+pub(crate) type FlowRemovalUnderWay = JoinHandle<Vec<FlowRemoval>>;
+
+/// A removal of a family's stale flows.
+#[derive(Debug)]
+pub(crate) struct FlowRemoval {
+    pub(crate) family: Family,
+    /// Number of flows that were removed.
+    pub(crate) result: Result<u64, Refusal>,
+    pub(crate) took: Duration,
+}
 
 /// A repair of a family's constant rules.
 #[derive(Debug)]
@@ -101,11 +118,11 @@ impl KernelHandle {
         token: impl Send + Sync + 'static,
     ) -> std::io::Result<Self> {
         let (jobs, mut inbox) = mpsc::channel::<Job>(1);
-        let repairer = kernel.rule_repairer();
+        let (repairer, flows) = (kernel.rule_repairer(), kernel.flow_remover());
         let stopwatch: Arc<dyn Stopwatch> = Arc::new(stopwatch);
         let token: Arc<dyn Any + Send + Sync> = Arc::new(token);
-        let handle =
-            Self { jobs, repairer, stopwatch: Arc::clone(&stopwatch), token: Arc::clone(&token) };
+        let (clock, held) = (Arc::clone(&stopwatch), Arc::clone(&token));
+        let handle = Self { jobs, repairer, flows, stopwatch: clock, token: held };
         thread::Builder::new().name("kernel".into()).spawn(move || {
             while let Some(job) = inbox.blocking_recv() {
                 job(&mut kernel, &*stopwatch);
@@ -132,6 +149,23 @@ impl KernelHandle {
             drop(repairer);
             drop(token);
             Ok(RuleRepair { written, took: started.elapsed() })
+        })
+    }
+
+    /// Begins to remove stale flows of each family that has some, on a thread of the runtime's pool.
+    pub(crate) fn remove_flows(&self, targets: Arc<FlowTargets>) -> FlowRemovalUnderWay {
+        let Self { flows, token, .. } = self.clone();
+        tokio::task::spawn_blocking(move || {
+            let families = Family::BOTH.into_iter().filter(|family| targets.has(*family));
+            let removals = families.map(|family| {
+                let started = Instant::now();
+                let result = flows.remove_flows(family, &targets);
+                FlowRemoval { family, result, took: started.elapsed() }
+            });
+            let removals = removals.collect();
+            drop(flows);
+            drop(token);
+            removals
         })
     }
 

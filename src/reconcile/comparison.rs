@@ -6,7 +6,6 @@
 use std::sync::Arc;
 
 use plan::actual::Actual;
-use plan::event::Event;
 use plan::hash::HashSet;
 use plan::ipvs::desired::Desired;
 use plan::kernel_objects::Frontend;
@@ -122,9 +121,7 @@ pub(super) async fn compare(
 
 async fn compare_addresses(cx: &mut Context, writer: &mut Writer) -> Result<Compared, ReadFailure> {
     let found = cx.read_addresses().await?;
-    if found.local != *cx.planner.local_addresses() {
-        cx.apply(Event::LocalAddresses(found.local.iter().copied().collect()));
-    }
+    cx.apply_local(&found);
     if !cx.balances_by(Mode::Ipvs) {
         return Ok(Compared::whole(false));
     }
@@ -164,10 +161,13 @@ async fn compare_sets(
     writer: &mut Writer,
     sets: &Arc<[SetId]>,
 ) -> Result<Compared, ReadFailure> {
-    let (mut ops, mut unread) = (Vec::new(), Vec::new());
+    let (mut ops, mut read, mut unread) = (Vec::new(), Vec::new(), Vec::new());
     for (set, found) in sets.iter().zip(cx.read_sets(sets).await?) {
         match found {
-            Ok(found) => ops.extend(cx.planner.compare_set(*set, found.as_ref())),
+            Ok(found) => {
+                ops.extend(cx.planner.compare_set(*set, found.as_ref()));
+                read.push(*set);
+            }
             Err(error) => unread.push((AuditedPart::Sets([*set].into()), error)),
         }
     }
@@ -183,7 +183,8 @@ async fn compare_sets(
         let listing = cx.list_virtual_servers().await?;
         ops.extend(orphaned(&cx.planner, listing.frontends(), excess));
     }
-    let part = AuditedPart::Sets(Arc::clone(sets));
+    // What is pending of a set that was not read stays pending.
+    let part = AuditedPart::Sets(read.into());
     let found_drift = writer.repair(cx, ops, Some(&part)).await?;
     Ok(Compared { found_drift, suspects, ..Compared::default() })
 }

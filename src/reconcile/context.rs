@@ -1,12 +1,14 @@
 //! Everything that each part of the loop works with: the desired state, the kernel, the reports.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use plan::actual::{ActualSet, ActualVirtualServer, ListedVirtualServer};
 use plan::chains::ActualChains;
 use plan::event::Event;
+use plan::hash::HashSet;
 use plan::kernel_objects::Frontend;
 use plan::mode::Mode;
 use plan::model::{Family, Protocol};
@@ -139,9 +141,22 @@ impl Context {
         let read = self.read_addresses().await;
         let addresses = self.or_report(read)?;
         if let Some(addresses) = &addresses {
-            self.apply(Event::LocalAddresses(addresses.local.iter().copied().collect()));
+            self.apply_local(addresses);
         }
         Ok(addresses)
+    }
+
+    /// Applies the node's own addresses, if they have changed. IPv6 link-local ones are left out where
+    /// they serve nothing: each pod has one on the node's side, and all Services' facts are made anew
+    /// when the addresses change.
+    pub(super) fn apply_local(&mut self, addresses: &Addresses) {
+        let takes_all = self.planner.settings().node_port_addresses.may_be_link_local();
+        let is_one = |it: &&IpAddr| matches!(it, IpAddr::V6(it) if it.is_unicast_link_local());
+        let local = addresses.local.iter().filter(|it| takes_all || !is_one(it));
+        let local: HashSet<IpAddr> = local.copied().collect();
+        if local != *self.planner.local_addresses() {
+            self.apply(Event::LocalAddresses(local.into_iter().collect()));
+        }
     }
 
     /// Reads the addresses of all interfaces, and the routes.

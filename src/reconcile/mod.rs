@@ -37,7 +37,7 @@
 //! (`Context::balances_by`).
 //!
 //! Each turn of the loop takes what has come in, and then does a limited amount of what is due, so
-//! that a change waits for a few milliseconds of other work at most.
+//! that a change waits for a few milliseconds of other work, or for the reading of one large set.
 
 mod agenda;
 mod api_server;
@@ -84,7 +84,7 @@ use leaving_ipvs::LeavingIpvs;
 use observer::Observer;
 pub use status::Status;
 use takeover::Takeover;
-use writer::Writer;
+use writer::{BesideEnded, Writer};
 
 /// Time until a failed read of the kernel is retried.
 const READ_RETRY: Duration = Duration::from_secs(5);
@@ -268,9 +268,7 @@ impl Reconciler {
                 },
                 happened = changed(&mut addresses) => self.addresses_changed(happened).await?,
                 inquiry = asked(&mut inquiries) => self.answer(inquiry),
-                ended = self.writer.rule_repair_ended() => {
-                    self.auditor.rules_repaired(&mut self.context, &mut self.writer, ended?);
-                }
+                ended = self.writer.beside_ended() => self.beside_ended(ended?),
                 () = sleep_until(wake) => {}
             }
             // A write under way need not be waited for: the next process reads its result.
@@ -279,6 +277,15 @@ impl Reconciler {
                 () = &mut shutdown => return Ok(()),
                 done = self.step() => done?,
             }
+        }
+    }
+
+    /// Takes in what ran beside the loop.
+    fn beside_ended(&mut self, ended: BesideEnded) {
+        let Self { context: cx, writer, auditor, .. } = self;
+        match ended {
+            BesideEnded::RuleRepair(ended) => auditor.rules_repaired(cx, writer, ended),
+            BesideEnded::Flows(ended) => writer.flows_ended(cx, ended),
         }
     }
 
@@ -431,7 +438,7 @@ impl Reconciler {
                 writer.check_draining(cx).await?;
                 leaving_ipvs.step(cx, writer).await?;
                 auditor.step(cx, writer).await?;
-                writer.remove_flows(cx).await?;
+                writer.remove_flows(cx);
             }
         }
         Ok(())

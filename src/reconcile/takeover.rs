@@ -11,7 +11,9 @@
 //! [`super::dispatch`].
 //!
 //! In modes in which rules lead, the chains are read once, each but for a digest of its rules. If one family's
-//! cannot be read, the other is taken over without it, and these are compared when they can be read.
+//! cannot be read, the other is taken over without it, and these are compared when they can be read. So is
+//! one set of many: another program's set has the name and another type. Nothing is removed because of
+//! what was not read: without its marker, a virtual server is not ours.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +29,7 @@ use plan::sets::SetId;
 use tokio::time::Instant;
 use tracing::info;
 
-use super::comparison::LARGEST_CHUNK;
+use super::comparison::{AuditedPart, LARGEST_CHUNK};
 use super::context::Context;
 use super::dispatch::report_in_sync;
 use super::leaving_ipvs;
@@ -47,8 +49,8 @@ const REMOVALS_AT_ONCE: usize = 1_024;
 #[derive(Debug)]
 pub(super) struct Takeover {
     found: Unadopted,
-    /// Families whose chains could not be read.
-    unread: Vec<Family>,
+    /// Parts that could not be read.
+    unread: Vec<AuditedPart>,
     /// True until something was planned.
     is_first_round: bool,
     started: Instant,
@@ -61,8 +63,8 @@ pub(super) struct Takeover {
 pub(super) struct Left<'a> {
     /// State that was found, and is not ours.
     pub(super) found: &'a Unadopted,
-    /// Families whose chains could not be read.
-    pub(super) unread: &'a [Family],
+    /// Parts that could not be read.
+    pub(super) unread: &'a [AuditedPart],
 }
 
 /// State that was read before anything is written.
@@ -71,8 +73,8 @@ struct Found {
     beside: Actual,
     listed: Vec<ListedVirtualServer>,
     chains: Vec<ActualChains>,
-    /// Families whose chains could not be read.
-    unread: Vec<Family>,
+    /// Parts that could not be read.
+    unread: Vec<AuditedPart>,
 }
 
 // === impl Takeover ===
@@ -219,7 +221,8 @@ impl Takeover {
 }
 
 /// Reads which virtual servers there are, and all that is beside them and could be ours. A part that
-/// cannot be read makes it fail, but for rules: half a picture is worse than none.
+/// cannot be read makes it fail, but for rules, and for one set or one family's chains while others can
+/// be read: half a picture is worse than none.
 async fn read_all(cx: &mut Context, addresses: Addresses) -> Result<Found, ReadFailure> {
     let mut beside = Actual {
         link: addresses.link,
@@ -229,15 +232,13 @@ async fn read_all(cx: &mut Context, addresses: Addresses) -> Result<Found, ReadF
         ..Actual::default()
     };
     let families = cx.planner.settings().families.clone();
-    for set in cx.sets() {
-        beside.sets.extend(cx.read_set(set).await?.map(|found| (set, found)));
-    }
+    let unread = read_sets(cx, &mut beside).await?;
     for family in &families {
         if read_rule_set(cx, *family).await? {
             beside.rule_sets.insert(*family);
         }
     }
-    let mut found = Found { beside, ..Found::default() };
+    let mut found = Found { beside, unread, ..Found::default() };
     if cx.balances_by(Mode::Ipvs) {
         found.listed = cx.list_virtual_servers().await?.virtual_servers;
     }
@@ -248,12 +249,28 @@ async fn read_all(cx: &mut Context, addresses: Addresses) -> Result<Found, ReadF
                 Err(failure) if found.unread.len() + 1 == families.len() => return Err(failure),
                 Err(failure) => {
                     cx.reading_failed(&failure.retryable()?);
-                    found.unread.push(*family);
+                    found.unread.push(AuditedPart::Chains(*family));
                 }
             }
         }
     }
     Ok(found)
+}
+
+/// Reads the sets, and returns those that cannot be read while others can.
+async fn read_sets(cx: &mut Context, beside: &mut Actual) -> Result<Vec<AuditedPart>, ReadFailure> {
+    let (sets, mut unread) = (cx.sets(), Vec::new());
+    for set in &sets {
+        match cx.read_set(*set).await {
+            Ok(found) => beside.sets.extend(found.map(|found| (*set, found))),
+            Err(failure) if unread.len() + 1 == sets.len() => return Err(failure),
+            Err(failure) => {
+                cx.reading_failed(&failure.retryable()?);
+                unread.push(AuditedPart::Sets([*set].into()));
+            }
+        }
+    }
+    Ok(unread)
 }
 
 /// Returns true if a family's constant rules are all there. If rules of another mode lead its

@@ -49,7 +49,7 @@ use balancing::Balancing;
 pub(super) use chains::{is_explained, place};
 use drain::OpenCounts;
 pub(super) use drain::{Drain, Known};
-use flows::Flows;
+use flows::{Flows, FlowsEnded};
 pub(super) use rounds::Ended;
 pub(super) use rule_repairs::RuleRepairEnded;
 use rule_repairs::RuleRepairs;
@@ -72,6 +72,15 @@ pub(super) enum Basis {
     Plan,
     /// The difference between what was read and what is desired.
     Reading,
+}
+
+/// End of something that ran beside the loop.
+#[derive(Debug)]
+pub(super) enum BesideEnded {
+    /// A repair of a family's constant rules.
+    RuleRepair(RuleRepairEnded),
+    /// A search for flows that lead nowhere.
+    Flows(FlowsEnded),
 }
 
 /// Everything that still has to be written, and its times. Only the writer changes it: its methods
@@ -165,9 +174,23 @@ impl Writer {
         std::mem::take(&mut self.found_drift)
     }
 
-    /// Removes the flows that lead nowhere, of all frontends whose virtual servers are as desired.
-    pub(super) async fn remove_flows(&mut self, cx: &mut Context) -> Result<(), WorkerGone> {
-        self.flows.remove(cx, &self.retry_queue).await
+    /// Begins to remove the flows that lead nowhere, of all frontends whose virtual servers are as
+    /// desired.
+    pub(super) fn remove_flows(&mut self, cx: &Context) {
+        self.flows.begin(cx, &self.retry_queue);
+    }
+
+    /// Waits for the end of what runs beside the loop.
+    pub(super) async fn beside_ended(&mut self) -> Result<BesideEnded, WorkerGone> {
+        tokio::select! {
+            ended = self.rule_repairs.ended() => ended.map(BesideEnded::RuleRepair),
+            ended = self.flows.ended() => ended.map(BesideEnded::Flows),
+        }
+    }
+
+    /// Takes in what a search for flows did.
+    pub(super) fn flows_ended(&mut self, cx: &mut Context, ended: FlowsEnded) {
+        self.flows.end(cx, ended);
     }
 
     /// Has the Services planned again whose scheduler's module has been loaded meanwhile.

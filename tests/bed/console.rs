@@ -20,7 +20,7 @@ use crate::fixture::Bed;
 
 /// Output of a command.
 #[derive(Debug)]
-struct Said {
+pub(crate) struct Said {
     code: i32,
     out: String,
     err: String,
@@ -28,13 +28,13 @@ struct Said {
 
 impl Said {
     /// The answer as JSON.
-    fn json(&self) -> serde_json::Value {
+    pub(crate) fn json(&self) -> serde_json::Value {
         serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 }
 
 /// Runs a command of the console in the first node.
-fn run(bed: &Bed, arguments: &[&str]) -> Said {
+pub(crate) fn run(bed: &Bed, arguments: &[&str]) -> Said {
     let program = std::env::var("KUBE_IPVS").unwrap_or_else(|_| "/job/kube-ipvs".to_owned());
     let output: Output =
         bed.node().enter(|| Command::new(program).args(arguments).output()).unwrap().unwrap();

@@ -26,6 +26,7 @@ mod handover;
 mod hints;
 mod host;
 mod host_firewall;
+mod host_limits;
 mod iptables_mode;
 mod killed;
 mod lacking;

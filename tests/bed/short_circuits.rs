@@ -5,8 +5,13 @@ use bed::{Connection, Namespace, Protocol, Question, Service};
 use crate::fixture::{Bed, TARGET, assert_shares, ip};
 
 const NODE_PORT: u16 = 30_600;
-/// An address that cannot be added to an interface on which IPv6 is off.
-const REFUSES_IPV6: &str = "net/ipv6/conf/kube-ipvs0/disable_ipv6";
+
+/// Has kube-ipvs0 refuse IPv6 addresses, which it loses with that, or take them: IPv6 cannot have an MTU
+/// below 1,280 (`ipv6_add_dev` in net/ipv6/addrconf.c).
+fn refuse_ipv6(bed: &Bed, does: bool) {
+    let mtu = if does { "1000" } else { "1500" };
+    bed.tool("ip", &["link", "set", "kube-ipvs0", "mtu", mtu]);
+}
 
 /// True if clients in the cluster are led to the short circuit of an IPv6 node port.
 fn are_led(bed: &Bed) -> bool {
@@ -32,8 +37,8 @@ fn assert_local_clients_get(bed: &Bed, by_ipv6: &[(&str, usize)]) {
 #[test]
 fn local_clients_get_this_nodes_endpoints_while_the_kernel_refuses_the_short_circuits_address() {
     let bed = Bed::new();
-    // kube-ipvs0 takes this over when it is made.
-    bed.node().set_sysctl("net/ipv6/conf/default/disable_ipv6", "1").unwrap();
+    bed.tool("ip", &["link", "add", "kube-ipvs0", "type", "dummy"]);
+    refuse_ipv6(&bed, true);
     let mut service = Service::new("ports", ip("10.96.0.60"));
     service = service.node_port(Protocol::Tcp, 80, TARGET, NODE_PORT);
     service.cluster.push(ip("fd00:96::60"));
@@ -47,12 +52,12 @@ fn local_clients_get_this_nodes_endpoints_while_the_kernel_refuses_the_short_cir
     assert!(!are_led(&bed), "{:?}", bed.entries());
     assert_local_clients_get(&bed, here);
 
-    bed.node().set_sysctl(REFUSES_IPV6, "0").unwrap();
+    refuse_ipv6(&bed, false);
     bed.wait_until("they are led to the short circuit", || are_led(&bed));
     assert_local_clients_get(&bed, all);
 
     // This takes the addresses away, and they are refused again.
-    bed.node().set_sysctl(REFUSES_IPV6, "1").unwrap();
+    refuse_ipv6(&bed, true);
     bed.wait_until("they are no longer led to the short circuit", || !are_led(&bed));
     assert!(bed.virtual_servers().contains(short_circuit), "{}", bed.virtual_servers());
     assert_local_clients_get(&bed, here);

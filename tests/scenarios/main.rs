@@ -18,6 +18,7 @@ mod explained;
 mod faults;
 mod first_sync;
 mod flows;
+mod foreign_sets;
 mod hand_drain;
 mod inquiries;
 mod iptables;

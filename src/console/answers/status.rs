@@ -96,6 +96,9 @@ pub struct ModeStatus {
     pub configured: String,
     /// Reason for which it is not the preferred one.
     pub fallen_back: Option<String>,
+    /// Things that this host lacks, with what is not served for it.
+    #[serde(default)]
+    pub limits: Vec<String>,
     /// Families that are served.
     pub families: Vec<String>,
     /// True if rules of the mode before lead for longer than they should.
@@ -290,6 +293,7 @@ pub async fn status(desk: &Desk) -> Result<Status, FailureAnswer> {
             served: settings.mode.name().to_owned(),
             configured: desk.configuration.configured_mode.clone(),
             fallen_back: desk.fallen_back.clone(),
+            limits: desk.limits.clone(),
             families: settings.families.iter().map(ToString::to_string).collect(),
             is_held_up: of_loop.is_held_up,
             left_by_ipvs: of_loop.left_by_ipvs,

@@ -45,6 +45,7 @@ fn text(status: &Status) -> String {
     line("Versions", versions_text(program));
     line("Mode", mode_text(status));
     line("Fallback", mode.fallen_back.as_ref().map(notable).unwrap_or_default());
+    line("Host", mode.limits.iter().map(notable).collect::<Vec<_>>().join("\n\t"));
     line("Source", source_text(status));
     let warnings = match input.with_warnings {
         0 => String::new(),

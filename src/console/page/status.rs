@@ -45,6 +45,9 @@ fn program(cards: &mut Markup, status: &Status) {
             list.term("mode", served).term("families", mode.families.join(", "));
         });
         section.note("notable", mode.fallen_back.as_deref());
+        for limit in &mode.limits {
+            section.note("notable", Some(limit));
+        }
         if mode.is_held_up {
             section.labelled("p", &[("class", "bad")], "The switch to this mode is held up.");
         }

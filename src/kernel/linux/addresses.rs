@@ -33,7 +33,11 @@ impl Linux {
         for op in ops {
             match op {
                 Op::BindAddress(address) => batch.add(*address, self.scope),
-                Op::UnbindAddress(address) => batch.remove(*address),
+                Op::UnbindAddress(address) => {
+                    batch.remove(*address);
+                    // It would come back.
+                    self.preferred.retain(|preferred| preferred != address);
+                }
                 _ => {}
             }
         }
@@ -109,7 +113,7 @@ impl Linux {
         };
         let judged = ops.iter().zip(results).map(|(op, result)| match result {
             Err(error) if done(op).is_some_and(|errno| is(&error, errno)) => Ok(()),
-            result => result.map_err(|error| refusal(&error)),
+            result => result.map_err(|error| refusal_of(op, &error)),
         });
         let judged: Vec<Result<(), Refusal>> = judged.collect();
         if judged.iter().any(Result::is_err) {
@@ -118,4 +122,18 @@ impl Linux {
         }
         judged
     }
+}
+
+/// Names the cure where the interface takes no address of IPv6: `inet6_addr_add` in
+/// net/ipv6/addrconf.c answers `EACCES` because of `disable_ipv6` alone.
+fn refusal_of(op: &Op, error: &netlink::Error) -> Refusal {
+    let mut refusal = refusal(error);
+    if matches!(op, Op::BindAddress(IpAddr::V6(_))) && is(error, Errno::ACCESS) {
+        refusal.reason += &format!(
+            ". On the host: sysctl -w net.ipv6.conf.{LINK}.disable_ipv6=0, and \
+             net.ipv6.conf.default.disable_ipv6=0 for an interface that is made again; kube-ipvs sets the \
+             first itself where /proc/sys is writable"
+        );
+    }
+    refusal
 }

@@ -1,4 +1,5 @@
-//! Answers to ARP requests for the addresses on `kube-ipvs0`.
+//! Addresses that were found on `kube-ipvs0` and bound otherwise than kube-ipvs binds them: those of IPv4
+//! that answer ARP requests, and those of IPv6 that are chosen as a source.
 
 use std::net::IpAddr;
 
@@ -8,6 +9,9 @@ use tracing::{info, warn};
 use super::super::link::{AddressBatch, AddressScope, LinkAddress};
 use super::super::sysctl::ServiceAddressesArp;
 use super::{Linux, ReadError};
+
+/// Most IPv6 addresses that one drift check changes.
+const MOST_DEPRECATED: usize = 256;
 
 // === impl Linux ===
 
@@ -31,8 +35,10 @@ impl Linux {
         };
         let (index, mut addresses) = self.all_addresses()?;
         let Some(index) = index else { return Ok(()) };
-        addresses.retain(|found| found.index == index && self.is_bound_otherwise(found));
-        addresses.retain(|found| !excluded(found.address));
+        addresses.retain(|found| found.index == index && !excluded(found.address));
+        let preferred = addresses.iter().filter(|found| is_preferred(found));
+        self.preferred = preferred.map(|found| found.address).collect();
+        addresses.retain(|found| self.is_bound_otherwise(found));
         if addresses.is_empty() {
             return Ok(());
         }
@@ -58,8 +64,37 @@ impl Linux {
         Ok(())
     }
 
+    /// Changes some of the IPv6 addresses that were found and are chosen as a source. Each drift check
+    /// does: the kernel walks the list of all addresses for each (`addrconf_verify_rtnl` in
+    /// net/ipv6/addrconf.c).
+    pub(super) fn deprecate_some(&mut self) {
+        let rest = self.preferred.len().saturating_sub(MOST_DEPRECATED);
+        let some = self.preferred.split_off(rest);
+        let Some(index) = self.index.filter(|_| !some.is_empty()) else { return };
+        let mut batch = AddressBatch::new(index);
+        for address in &some {
+            batch.deprecate(*address);
+        }
+        let results = self.links.send(&batch);
+        let error = results.map_or_else(Some, |results| results.into_iter().find_map(Result::err));
+        if let Some(error) = error {
+            warn!(
+                "cannot keep IPv6 addresses on {LINK} from being chosen as source addresses: {error}"
+            );
+        }
+        if self.preferred.is_empty() {
+            info!("the kernel no longer chooses an IPv6 address on {LINK} as a source address");
+        }
+    }
+
     /// IPv6 has no ARP. An address with a prefix length other than 32 is another program's.
     fn is_bound_otherwise(&self, found: &LinkAddress) -> bool {
         found.address.is_ipv4() && found.prefix == 32 && found.scope != self.scope.number()
     }
+}
+
+/// An address with a prefix length other than 128 is another program's.
+fn is_preferred(found: &LinkAddress) -> bool {
+    let is_ours = found.address.is_ipv6() && found.prefix == 128 && !found.is_link_local_v6();
+    is_ours && !found.is_deprecated
 }

@@ -153,7 +153,7 @@ mod tests {
 
     fn address(index: u32, address: &str) -> LinkAddress {
         let address: IpAddr = address.parse().unwrap();
-        LinkAddress { index, address, prefix: 24, scope: 0 }
+        LinkAddress { index, address, prefix: 24, scope: 0, is_deprecated: false }
     }
 
     /// Looks once, as [`Bridges::check`] does.

@@ -15,6 +15,7 @@ impl Linux {
         self.index = None;
         let is_used = self.mode == Mode::Ipvs;
         let link = self.index().map_err(|error| ReadError::new("network interfaces", error))?;
+        self.deprecate_some();
         let untouched = self.rules.untouched();
         self.rules_stand(&untouched);
         let (n_virtual_servers, has_listed) = self.number_of_virtual_servers()?;
@@ -33,8 +34,15 @@ impl Linux {
         let unused = || ReadError::new("virtual servers", super::UNUSED);
         let ipvs = self.ipvs.as_mut().ok_or_else(unused)?;
         self.count.learn(|| {
-            let found = ipvs.list_services();
-            let found = found.map_err(|error| ReadError::new("virtual servers", error))?;
+            let found = ipvs.list_decodable_services();
+            let (found, errors) =
+                found.map_err(|error| ReadError::new("virtual servers", error))?;
+            if let Some(error) = errors.first() {
+                tracing::warn!(
+                    others = errors.len() - 1,
+                    "a virtual server cannot be read, and is left alone: {error}"
+                );
+            }
             Ok(found.iter().filter_map(|listed| translate::listed(&listed.server)).collect())
         })
     }

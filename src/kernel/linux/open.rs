@@ -6,10 +6,10 @@ use plan::model::Family;
 
 use super::bridges::Bridges;
 use super::count::VirtualServerCount;
+use super::flows::SharedConntrack;
 use super::rules::SharedRules;
 use super::sysctls::Kept;
 use super::{Linux, ReadError, grow};
-use crate::kernel::conntrack::ConntrackClient;
 use crate::kernel::link::{AddressScope, Links};
 use crate::kernel::route::Routes;
 use crate::kernel::rules::Rules;
@@ -61,14 +61,16 @@ impl Linux {
             ipset,
             links,
             routes: Routes::open().map_err(|error| cannot("routes")(&error))?,
-            conntrack: ConntrackClient::open()
+            conntrack: SharedConntrack::open()
                 .map_err(|error| cannot("connection tracking")(&error))?,
             families: rules.keys().copied().collect(),
             rules: SharedRules::open(rules).map_err(|error| cannot("rules")(&error))?,
+            foreign_sets: HashMap::default(),
             is_crowded: false,
             index: None,
             reported: None,
             scope: AddressScope::default(),
+            preferred: Vec::new(),
             kept: Kept::default(),
             bridges: Bridges::new(sysctl::ROOT, Vec::new()),
         })

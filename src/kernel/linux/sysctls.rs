@@ -57,6 +57,17 @@ impl Linux {
         }
     }
 
+    /// Has the interface, which is new, take addresses of IPv6, before any is bound. One that does not is
+    /// what the drift check reports.
+    pub(super) fn allow_ipv6(&self) {
+        let kept = sysctl::ipv6_of_link();
+        if self.kept.sysctls.contains(&kept) {
+            for change in sysctl::apply(Path::new(sysctl::ROOT), &[kept]).changed {
+                tracing::info!("{change}");
+            }
+        }
+    }
+
     pub(super) fn differing_sysctls(&self) -> Vec<Sysctl> {
         sysctl::differing(Path::new(sysctl::ROOT), &self.kept.sysctls)
     }

@@ -3,8 +3,8 @@
 use std::fs::{self, OpenOptions};
 use std::path::PathBuf;
 
-use netlink::{Protocol, Socket, generic};
-use plan::model::Family;
+use netlink::{Socket, generic};
+use plan::model::{Family, Protocol};
 use plan::scheduler::SchedulerName;
 
 use super::super::sysctl::{self, Sysctl};
@@ -55,6 +55,11 @@ pub struct IpvsFacts {
     pub scheduler: SchedulerName,
     /// `Ok` if the kernel takes the scheduler; none: not asked, since there is no IPVS.
     pub scheduler_taken: Option<Result<(), String>>,
+    /// `Ok` if the kernel takes virtual servers of IPv6; none: not asked, since it has no IPv6 or does
+    /// not take the scheduler.
+    pub ipv6_taken: Option<Result<(), String>>,
+    /// Protocols that the kernel's IPVS does not balance.
+    pub unbalanced: Vec<Protocol>,
     /// `Ok` if the kernel has ipset.
     pub ipset: Result<(), String>,
     /// `Ok` if a dummy interface can be made.
@@ -86,6 +91,10 @@ pub struct IpvsAttempts<'a> {
     pub scheduler: &'a SchedulerName,
     /// Makes a virtual server with this scheduler and removes it again, unless one has it already.
     pub try_scheduler: &'a mut dyn FnMut(&SchedulerName) -> Result<(), String>,
+    /// The same with a virtual server of IPv6.
+    pub try_ipv6: &'a mut dyn FnMut(&SchedulerName) -> Result<(), String>,
+    /// Returns the protocols that the kernel's IPVS does not balance.
+    pub unbalanced: &'a mut dyn FnMut() -> Vec<Protocol>,
     /// Asks for ipset's protocol.
     pub ipset: &'a mut dyn FnMut() -> Result<(), String>,
     /// Makes our dummy interface, unless it is there already; it will be needed anyway.
@@ -103,9 +112,9 @@ pub struct ProcRoot {
 /// `wanted` are the sysctls to set.
 pub fn gather(root: &ProcRoot, wanted: &[Sysctl], attempts: &mut Attempts<'_>) -> Facts {
     // First, because this makes the kernel load the module, which adds the sysctls.
-    let of_ipvs = attempts.of_ipvs.as_mut().map(gather_ipvs);
-    let has_ipvs = of_ipvs.as_ref().is_none_or(|facts| facts.ipvs.is_ok());
     let ipv6 = root.ipv6();
+    let of_ipvs = attempts.of_ipvs.as_mut().map(|attempts| gather_ipvs(attempts, ipv6));
+    let has_ipvs = of_ipvs.as_ref().is_none_or(|facts| facts.ipvs.is_ok());
     Facts {
         net_admin: root.has_capability(CAP_NET_ADMIN),
         net_raw: root.has_capability(CAP_NET_RAW),
@@ -119,11 +128,15 @@ pub fn gather(root: &ProcRoot, wanted: &[Sysctl], attempts: &mut Attempts<'_>) -
     }
 }
 
-fn gather_ipvs(attempts: &mut IpvsAttempts<'_>) -> IpvsFacts {
+fn gather_ipvs(attempts: &mut IpvsAttempts<'_>, ipv6: Ipv6) -> IpvsFacts {
     let ipvs = ipvs();
     let scheduler = attempts.scheduler;
     let scheduler_taken = ipvs.is_ok().then(|| (attempts.try_scheduler)(scheduler));
+    let is_taken = matches!(scheduler_taken, Some(Ok(())));
+    let ipv6_taken = (is_taken && ipv6 == Ipv6::Available).then(|| (attempts.try_ipv6)(scheduler));
     IpvsFacts {
+        ipv6_taken,
+        unbalanced: if ipvs.is_ok() { (attempts.unbalanced)() } else { Vec::new() },
         ipvs,
         scheduler: scheduler.clone(),
         scheduler_taken,
@@ -134,7 +147,7 @@ fn gather_ipvs(attempts: &mut IpvsAttempts<'_>) -> IpvsFacts {
 
 /// Asks for the generic netlink family of `IPVS_GENL_NAME` (include/uapi/linux/ip_vs.h).
 fn ipvs() -> Result<(), String> {
-    let mut socket = Socket::open(Protocol::Generic).map_err(|error| error.to_string())?;
+    let mut socket = Socket::open(netlink::Protocol::Generic).map_err(|error| error.to_string())?;
     generic::family(&mut socket, "IPVS")
         .map(|_| ())
         .map_err(|error| format!("the generic netlink family IPVS is not there: {error}"))

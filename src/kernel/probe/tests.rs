@@ -26,6 +26,8 @@ fn mk_ipvs_facts() -> IpvsFacts {
         ipvs: Ok(()),
         scheduler: SchedulerName::default(),
         scheduler_taken: Some(Ok(())),
+        ipv6_taken: Some(Ok(())),
+        unbalanced: Vec::new(),
         ipset: Ok(()),
         dummy: Ok(()),
     }
@@ -53,8 +55,26 @@ const BOTH: &[Family] = &Family::BOTH;
 const V4: &[Family] = &[Family::V4];
 const V6: &[Family] = &[Family::V6];
 
-const CASES: [Case; 18] = [
+const CASES: [Case; 21] = [
     (|_| {}, BOTH, &[]),
+    (
+        |facts| of_ipvs(facts).ipv6_taken = Some(refused()),
+        V4,
+        &[("IPVS of this kernel has no IPv6, so that IPv6 is not served", false)],
+    ),
+    (
+        |facts| {
+            of_ipvs(facts).ipv6_taken = Some(refused());
+            facts.iptables_v4 = refused();
+        },
+        &[],
+        &[("IPVS of this kernel has no IPv6", true), ("iptables does not work", true)],
+    ),
+    (
+        |facts| of_ipvs(facts).unbalanced = vec![Protocol::Sctp],
+        BOTH,
+        &[("IPVS of this kernel has no SCTP, so that SCTP ports of Services are refused", false)],
+    ),
     (|facts| facts.net_admin = None, BOTH, &[]),
     (|facts| facts.net_admin = Some(false), BOTH, &[("the capability CAP_NET_ADMIN", true)]),
     (|facts| facts.net_raw = Some(false), BOTH, &[("the capability CAP_NET_RAW", true)]),
@@ -249,6 +269,8 @@ fn what_the_attempts_answer_are_the_facts() {
     let of_ipvs = IpvsAttempts {
         scheduler: &scheduler,
         try_scheduler: &mut |scheduler| Err(format!("no {scheduler}")),
+        try_ipv6: &mut |_| Ok(()),
+        unbalanced: &mut Vec::new,
         ipset: &mut || Ok(()),
         dummy: &mut refused,
     };
@@ -273,6 +295,7 @@ fn what_the_attempts_answer_are_the_facts() {
     // Whether this host has IPVS depends on the host, and whether its scheduler is asked on that.
     let taken = of_ipvs.ipvs.is_ok().then(|| Err("no wlc".to_owned()));
     assert_eq!(of_ipvs.scheduler_taken, taken);
+    assert_eq!(of_ipvs.ipv6_taken, None, "nothing can be tried");
     assert_eq!(facts.sysctls.is_some(), of_ipvs.ipvs.is_ok());
 }
 
@@ -320,4 +343,17 @@ fn a_family_that_could_not_be_tried_keeps_the_host_from_being_ready() {
     // What the kernel does not have is not dropped.
     let without = Facts { ipv6: Ipv6::NotInKernel, iptables_v6: None, ..mk_facts() };
     assert_eq!(judge(&without).dropped_families(), [""; 0]);
+}
+
+#[test]
+fn a_family_that_an_operator_switched_off_is_nothing_that_is_missing() {
+    let mut facts = mk_facts();
+    facts.iptables_v6 = None;
+    for (ipv6, is_chosen) in [(Ipv6::SwitchedOff, true), (Ipv6::NotInKernel, true)] {
+        facts.ipv6 = ipv6;
+        let problems = judge(&facts).problems;
+        assert_eq!((problems.len(), problems[0].is_chosen), (1, is_chosen), "{problems:?}");
+    }
+    (facts.ipv6, facts.iptables_v6) = (Ipv6::Available, Some(refused()));
+    assert!(!judge(&facts).problems[0].is_chosen);
 }

@@ -3,6 +3,9 @@
 //! They are removed after the kernel has been written. A flow that is removed while its endpoint is
 //! still a real server would be led to it again by the client's next packet; so the pending retries
 //! of a virtual server, or of the chains that lead to the endpoint, come first.
+//!
+//! The kernel lists its table for each search, which takes long where it is large. So a search runs beside
+//! the loop: what changes meanwhile is noted again, and searched for next.
 
 use std::cell::LazyCell;
 use std::collections::BTreeSet;
@@ -20,7 +23,7 @@ use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use crate::kernel::Refusal;
-use crate::kernel::worker::WorkerGone;
+use crate::kernel::worker::{FlowRemoval, FlowRemovalUnderWay, WorkerGone};
 use crate::reconcile::context::Context;
 use crate::reconcile::retry_queue::{RetryQueue, delay};
 
@@ -31,12 +34,18 @@ const REST: u32 = 9;
 /// Longest pause after a search. Meanwhile clients may be led to an endpoint that is gone.
 const LONGEST_REST: Duration = Duration::from_secs(10);
 
+/// Failed searches after which frontends that no Service has any more are forgotten. Otherwise they
+/// would pile up for ever where nf_conntrack_netlink is missing.
+const PATIENCE: u32 = 5;
+
 /// The frontends whose flows may lead nowhere, and the time of the next search for these flows. The
 /// writer adds frontends with each plan and repair.
 #[derive(Debug, Default)]
 pub(super) struct Flows {
     /// Frontends as clients see them.
     pending: BTreeSet<Frontend>,
+    /// Search under way, with its targets, which are not pending meanwhile.
+    under_way: Option<(FlowRemovalUnderWay, Arc<FlowTargets>)>,
     /// Reason for which the flows could not be removed the last time.
     obstacle: Option<Obstacle>,
     /// End of the pause after the last search.
@@ -73,6 +82,9 @@ impl Flows {
 
     /// Returns the time of the next search; none while nothing waits for it.
     pub(super) fn next_due(&self) -> Option<Instant> {
+        if self.under_way.is_some() {
+            return None;
+        }
         let rested = self.rested.filter(|_| self.is_waiting);
         let again =
             self.obstacle_due().map(|due| self.rested.map_or(due, |rested| rested.max(due)));
@@ -114,12 +126,6 @@ impl Flows {
         targets
     }
 
-    fn done(&mut self, family: Family, targets: &FlowTargets) {
-        for frontend in targets.frontends().filter(|f| f.family() == family) {
-            self.pending.remove(frontend);
-        }
-    }
-
     /// Notes a refusal. Returns true if it is news.
     fn refused(&mut self, refusal: Refusal, now: Instant) -> bool {
         let known = self.obstacle.take();
@@ -130,63 +136,91 @@ impl Flows {
         is_news
     }
 
-    /// Removes the flows that lead nowhere, of all frontends whose virtual servers are as desired.
-    pub(super) async fn remove(
-        &mut self,
-        cx: &mut Context,
-        retry_queue: &RetryQueue,
-    ) -> Result<(), WorkerGone> {
-        let begun = Instant::now();
-        if self.is_resting(begun) {
-            return Ok(());
+    /// Begins to remove the flows that lead nowhere, of all frontends whose virtual servers are as
+    /// desired, unless that is under way.
+    pub(super) fn begin(&mut self, cx: &Context, retry_queue: &RetryQueue) {
+        let now = Instant::now();
+        if self.under_way.is_some() || self.is_resting(now) {
+            return;
         }
-        let targets = self.ready(&cx.planner, retry_queue, begun);
+        let targets = self.ready(&cx.planner, retry_queue, now);
         if targets.is_empty() {
             // All that was to be retried waits for its virtual server now.
-            self.obstacle.take_if(|obstacle| obstacle.due <= Instant::now());
-            return Ok(());
+            self.obstacle.take_if(|obstacle| obstacle.due <= now);
+            return;
+        }
+        for frontend in targets.frontends() {
+            self.pending.remove(frontend);
         }
         let targets = Arc::new(targets);
-        let mut removed = 0;
-        let mut refused = None;
-        for family in Family::BOTH.into_iter().filter(|family| targets.has(*family)) {
-            let started = Instant::now();
-            let stale = Arc::clone(&targets);
-            match cx.kernel.call(move |kernel| kernel.remove_flows(family, &stale)).await? {
+        self.under_way = Some((cx.kernel.remove_flows(Arc::clone(&targets)), targets));
+    }
+
+    /// Waits for the end of the search under way; for ever if there is none.
+    pub(super) async fn ended(&mut self) -> Result<FlowsEnded, WorkerGone> {
+        let Some((removal, targets)) = &mut self.under_way else {
+            return std::future::pending().await;
+        };
+        let removals = removal.await.map_err(|_| WorkerGone)?;
+        let ended = FlowsEnded { removals, targets: Arc::clone(targets) };
+        self.under_way = None;
+        Ok(ended)
+    }
+
+    /// Takes in what a search did.
+    pub(super) fn end(&mut self, cx: &mut Context, ended: FlowsEnded) {
+        let FlowsEnded { removals, targets } = ended;
+        self.rest(removals.iter().map(|removal| removal.took).sum(), Instant::now());
+        let (mut removed, mut refused) = (0, None);
+        for FlowRemoval { family, result, took } in removals {
+            match result {
                 Ok(count) => {
-                    let took = started.elapsed();
-                    self.done(family, &targets);
                     cx.observer.flows_removed(family, count, took);
                     removed += count;
                     if count > 0 {
                         debug!(%family, count, "removed UDP and SCTP flows that led nowhere");
                     }
                 }
-                Err(refusal) => refused = Some((family, refusal)),
-            }
-        }
-        self.rest(begun.elapsed(), Instant::now());
-        match refused {
-            None => self.obstacle = None,
-            Some((family, refusal)) => {
-                let text = refusal.to_string();
-                if self.refused(refusal, Instant::now()) {
-                    warn!(
-                        "cannot remove {family} flows that lead nowhere from connection tracking: \
-                         {text}. Retries; until then, a UDP client that goes on sending from the \
-                         same port may not reach a new endpoint. The kernel module \
-                         nf_conntrack_netlink is needed; by hand: conntrack -D -p udp \
-                         --orig-dst ADDRESS"
-                    );
+                Err(refusal) => {
+                    let again = targets.frontends().filter(|it| it.family() == family);
+                    self.pending.extend(again.copied());
+                    refused = Some((family, refusal));
                 }
             }
+        }
+        match refused {
+            None => self.obstacle = None,
+            Some((family, refusal)) => self.put_off(cx, family, refusal),
         }
         cx.status.send_modify(|status| {
             status.flows_removed += removed;
             status.flows_pending = self.pending.len();
         });
-        Ok(())
     }
+
+    /// Puts the next search off, and says why if that is news.
+    fn put_off(&mut self, cx: &Context, family: Family, refusal: Refusal) {
+        let text = refusal.to_string();
+        if self.refused(refusal, Instant::now()) {
+            warn!(
+                "cannot remove {family} flows that lead nowhere from connection tracking: \
+                 {text}. Retries; until then, a UDP client that goes on sending from the \
+                 same port may not reach a new endpoint. The kernel module \
+                 nf_conntrack_netlink is needed; by hand: conntrack -D -p udp \
+                 --orig-dst ADDRESS"
+            );
+        }
+        if self.obstacle.as_ref().is_some_and(|obstacle| obstacle.attempts >= PATIENCE) {
+            self.pending.retain(|frontend| cx.planner.flow_targets(frontend).is_some());
+        }
+    }
+}
+
+/// End of a search.
+#[derive(Debug)]
+pub(in crate::reconcile) struct FlowsEnded {
+    removals: Vec<FlowRemoval>,
+    targets: Arc<FlowTargets>,
 }
 
 /// Returns the UDP and SCTP frontends that a change of a chain is about, as clients see them.

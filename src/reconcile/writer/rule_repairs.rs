@@ -59,7 +59,7 @@ impl RuleRepairs {
     }
 
     /// Waits for the end of the repair under way; for ever if there is none.
-    async fn ended(&mut self) -> Result<RuleRepairEnded, WorkerGone> {
+    pub(super) async fn ended(&mut self) -> Result<RuleRepairEnded, WorkerGone> {
         let Some(UnderWay { family, repair, is_overtaken }) = &mut self.under_way else {
             return std::future::pending().await;
         };
@@ -77,7 +77,7 @@ impl Writer {
     }
 
     /// Has a family's constant rules compared and repaired. The end is waited for by
-    /// [`Writer::rule_repair_ended`], and a retry of them with it.
+    /// [`Writer::beside_ended`], and a retry of them with it.
     pub(in crate::reconcile) fn begin_rule_repair(&mut self, cx: &Context, family: Family) {
         self.rule_repairs.begin(&cx.kernel, family);
         let subject = Subject::RuleSet(family);
@@ -96,13 +96,6 @@ impl Writer {
             self.retry_queue.record(op, Refusal::new(RefusalClass::Other, why), now);
         }
         self.retry_queue.postpone(&subject, now + READ_RETRY);
-    }
-
-    /// Waits for the end of a repair.
-    pub(in crate::reconcile) async fn rule_repair_ended(
-        &mut self,
-    ) -> Result<RuleRepairEnded, WorkerGone> {
-        self.rule_repairs.ended().await
     }
 
     /// Takes in what a repair did, and begins the next. Returns true if another program had changed
@@ -180,11 +173,11 @@ mod tests {
         assert!(writer.retry_queue().contains(&subject));
         fake.interfere(|_, _| FakeAnswer::Honest);
 
-        let ended = writer.rule_repair_ended().await.unwrap();
+        let ended = writer.rule_repairs.ended().await.unwrap();
         writer.rules_repaired(&mut cx, ended);
         assert!(writer.retry_queue().contains(&subject) && writer.is_repairing_rules());
         while writer.is_repairing_rules() {
-            let ended = writer.rule_repair_ended().await.unwrap();
+            let ended = writer.rule_repairs.ended().await.unwrap();
             writer.rules_repaired(&mut cx, ended);
         }
         assert!(fake.actual().rule_sets.contains(&family) && writer.retry_queue().is_empty());

@@ -62,6 +62,8 @@ pub struct OwnMetrics {
     drift: IntCounterVec,
     /// Sysctls without the value that Services need.
     pub sysctl_mismatches: IntGauge,
+    /// Number of things that the host lacks, other than families.
+    pub host_limits: IntGauge,
     /// Drains by hand that are in force.
     pub drained_endpoints: IntGauge,
     mode: IntGaugeVec,
@@ -116,6 +118,12 @@ impl OwnMetrics {
                 "kube_ipvs_sysctl_mismatches",
                 "Number of sysctls without the value that Services need, because they could not be set or \
                  another program sets them again and again. The log and an Event of the Node name them.",
+            )?,
+            host_limits: make.gauge(
+                "kube_ipvs_host_limits",
+                "Number of things that this host lacks, other than families: a protocol of IPVS, a sysctl, \
+                 buckets of the connection tracking table. The log and the Events HostLimited of the Node \
+                 name them.",
             )?,
             drained_endpoints: make.gauge(
                 "kube_ipvs_drained_endpoints",

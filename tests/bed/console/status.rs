@@ -100,8 +100,9 @@ fn a_write_that_the_kernel_refuses_is_pending_with_the_reason_until_it_succeeds(
     let proxy = bed.start(&[]);
     bed.wait_until("it is whole", || run(&bed, &["status"]).code == 0);
     // The interface loses its IPv6 addresses with that, and takes none.
-    let disable = |value| bed.node().set_sysctl("net/ipv6/conf/kube-ipvs0/disable_ipv6", value);
-    disable("1").unwrap();
+    // An MTU that IPv6 cannot have does it: `ipv6_add_dev` in net/ipv6/addrconf.c.
+    let set_mtu = |mtu| bed.tool("ip", &["link", "set", "kube-ipvs0", "mtu", mtu]);
+    set_mtu("1000");
     let mut answer = Value::Null;
     let outcome = eventually(PATIENCE, "a write is pending", || {
         let status = run(&bed, &["status", "-o", "json"]);
@@ -121,7 +122,7 @@ fn a_write_that_the_kernel_refuses_is_pending_with_the_reason_until_it_succeeds(
     let text = run(&bed, &["status"]).out;
     let words = ["PENDING WRITE", "REFUSED BECAUSE", "fd00:96::10 to kube-ipvs0", "LAST ERRORS"];
     assert!(words.iter().all(|word| text.contains(word)), "{text}");
-    disable("0").unwrap();
+    set_mtu("1500");
     bed.wait_until("a retry succeeds", || {
         bed.bound().contains(&"fd00:96::10/128".to_owned()) && run(&bed, &["status"]).code == 0
     });
@@ -140,7 +141,7 @@ fn a_write_that_the_kernel_refuses_is_pending_with_the_reason_until_it_succeeds(
 }
 
 #[test]
-fn a_set_of_another_type_under_our_name_is_among_the_last_errors() {
+fn a_set_of_another_type_under_our_name_is_among_the_last_errors_and_the_rest_is_served() {
     let bed = mk_bed();
     bed.tool("modprobe", &["-a", "ip_set", "ip_set_hash_ip", "xt_set"]);
     bed.tool("ipset", &["create", "KUBE-EXTERNAL-IP", "hash:ip"]);
@@ -151,15 +152,22 @@ fn a_set_of_another_type_under_our_name_is_among_the_last_errors() {
     let proxy = Proxy::start_with(bed.node(), &flags).unwrap();
     let outcome = eventually(PATIENCE, "the set is named", || {
         let status = run(&bed, &["status"]);
-        let words = ["not in sync yet", "LAST ERRORS", "KUBE-EXTERNAL-IP", "hash:ip"];
+        let words = ["LAST ERRORS", "KUBE-EXTERNAL-IP", "hash:ip"];
         anyhow::ensure!(status.code == 1, "{status:?}");
         anyhow::ensure!(words.iter().all(|word| status.out.contains(word)), "{status:?}");
         Ok(())
     });
     outcome.unwrap();
-    // Without the rule, the set gives way.
+    bed.wait_until("the rest is served", || bed.bound().contains(&"10.96.0.10/32".to_owned()));
+    assert!(bed.virtual_servers().contains("10.96.0.10:80"), "{}", bed.virtual_servers());
+    let foreign = bed.tool("ipset", &["list", "KUBE-EXTERNAL-IP"]);
+    assert!(foreign.contains("Number of entries: 0"), "{foreign}");
+    // Rules of kube-ipvs match it too, so the set gives way without these and the other program's only.
+    proxy.stop().unwrap();
     bed.tool("iptables", &[&["-w", "-D"], &rule[..]].concat());
+    Proxy::run_to_its_end(bed.node(), &bed.manifests, &["--cleanup"]).unwrap();
     bed.tool("ipset", &["destroy", "KUBE-EXTERNAL-IP"]);
+    let proxy = Proxy::start_with(bed.node(), &flags).unwrap();
     bed.wait_until("it is whole", || run(&bed, &["status"]).code == 0);
     proxy.stop().unwrap();
 }
