@@ -9,7 +9,7 @@ use crate::chains::ChainId;
 use crate::hash::{HashMap, HashSet};
 use crate::kernel_objects::{Deadline, Entry, Frontend, VirtualServer};
 use crate::model::Family;
-use crate::sets::SetId;
+use crate::sets::{SetId, SetKind};
 
 /// The kernel's state, as far as it could be ours.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -30,6 +30,25 @@ pub struct Actual {
     pub rule_sets: HashSet<Family>,
     /// The chains of iptables mode with our names, each with its rules.
     pub chains: HashMap<ChainId, Vec<Box<str>>>,
+}
+
+// === impl Actual ===
+
+impl Actual {
+    /// Returns the addresses that sets say clients can ask, unlike those of short circuits.
+    #[must_use]
+    pub fn served_addresses(&self) -> HashSet<IpAddr> {
+        let asked = [
+            SetKind::ClusterIp,
+            SetKind::ExternalIp,
+            SetKind::ExternalIpLocal,
+            SetKind::LoadBalancer,
+            SetKind::NoEndpoints,
+            SetKind::NoLocalEndpoints,
+        ];
+        let sets = self.sets.iter().filter(|(set, _)| asked.contains(&set.kind));
+        sets.flat_map(|(_, there)| there.entries.iter().filter_map(Entry::address)).collect()
+    }
 }
 
 /// A set as the kernel has it.

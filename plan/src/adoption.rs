@@ -43,6 +43,12 @@ pub struct Adopted {
 // === impl Unadopted ===
 
 impl Unadopted {
+    /// Returns the addresses that sets say clients can ask, unlike those of short circuits.
+    #[must_use]
+    pub fn served_addresses(&self) -> HashSet<IpAddr> {
+        self.beside.served_addresses()
+    }
+
     /// The virtual servers and all that is beside them, before the first plan.
     pub(crate) fn new(
         beside: Actual,

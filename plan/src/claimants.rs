@@ -28,10 +28,10 @@ pub enum Origin {
 /// The order of claims to a frontend.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ClaimRank {
-    pub(crate) origin: Origin,
     /// True for a short circuit. Frontends that clients can ask come before those that they are led
-    /// to.
+    /// to, whatever these are for.
     pub(crate) is_short_circuit: bool,
+    pub(crate) origin: Origin,
     /// Time at which the Service was made, in seconds since 1970.
     pub(crate) created: i64,
     pub(crate) service: ServiceName,

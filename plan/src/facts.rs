@@ -11,7 +11,7 @@ use crate::hand_drain::{HandDrain, HandDrains};
 use crate::hash::{HashMap, HashSet};
 use crate::model::{Family, Node};
 use crate::scheduler::SchedulerName;
-use crate::settings::{LocalDetection, NodePortAddresses, Settings};
+use crate::settings::{LocalDetection, NodePortAddresses, Settings, overlap};
 
 /// Facts about this node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -25,6 +25,8 @@ pub struct NodeFacts {
     others: HashMap<IpAddr, Vec<Arc<str>>>,
     /// Addresses and ports by which this node reaches the API server, whatever says so.
     api_server: BTreeSet<SocketAddr>,
+    /// Number of endpoints at each address inside the networks of short circuits, in all slices.
+    endpoints_inside: HashMap<IpAddr, usize>,
     /// Schedulers that the kernel does not have.
     missing_schedulers: BTreeSet<SchedulerName>,
     /// Families with more than [`MANY_ENDPOINTS`].
@@ -85,6 +87,34 @@ impl NodeFacts {
     pub fn with_local_addresses(self, local: HashSet<IpAddr>, settings: &Settings) -> Self {
         let node_ports = node_port_addresses(&self.node, &local, settings);
         Self { local, node_ports, ..self }
+    }
+
+    /// True if this node, another node or an endpoint is known to have an address, which is inside the
+    /// networks of short circuits.
+    pub(crate) fn is_in_use(&self, address: IpAddr) -> bool {
+        self.local.contains(&address)
+            || self.others.contains_key(&address)
+            || self.endpoints_inside.contains_key(&address)
+    }
+
+    /// True if this node's pods are inside a network, or around it. Other nodes' pods then are as
+    /// well, and where is not known: only their Nodes' addresses are read.
+    pub(crate) fn has_pods_inside(&self, network: &IpNet) -> bool {
+        self.node.pod_cidrs.iter().any(|pods| overlap(pods, network))
+    }
+
+    /// Notes an endpoint inside the networks of short circuits. Returns true if its address is new.
+    pub(crate) fn add_endpoint_inside(&mut self, address: IpAddr) -> bool {
+        let count = self.endpoints_inside.entry(address).or_default();
+        *count += 1;
+        *count == 1
+    }
+
+    /// Notes that such an endpoint is gone. Returns true if it was the last one at its address.
+    pub(crate) fn remove_endpoint_inside(&mut self, address: IpAddr) -> bool {
+        let Some(count) = self.endpoints_inside.get_mut(&address) else { return false };
+        *count -= 1;
+        *count == 0 && self.endpoints_inside.remove(&address).is_some()
     }
 
     /// Notes that another node has an address. Returns true if it is the first one by name.

@@ -85,15 +85,6 @@ pub enum Problem {
         /// The network.
         network: IpNet,
     },
-    /// An address inside the networks that are reserved for short circuits.
-    InsideShortCircuitNetwork {
-        /// Field that the address was written in.
-        field: AddressField,
-        /// The address.
-        address: IpAddr,
-        /// The network.
-        network: IpNet,
-    },
     /// Another Service, with a better reason or an older one, has this address and port already.
     FrontendTaken {
         /// Frontend that both claim.
@@ -117,8 +108,8 @@ pub enum Problem {
         /// Service that has that short circuit, or waits for it right before this Service.
         owner: ServiceName,
     },
-    /// A frontend cannot have a short circuit: no host can have the address, or it is excluded or
-    /// the node's own.
+    /// A frontend cannot have a short circuit: no host can have the address, it is excluded, or a
+    /// node, an endpoint or pods have it.
     NoShortCircuit {
         /// The frontend.
         frontend: Frontend,
@@ -300,11 +291,6 @@ impl Problem {
                 "{field}: {address} is not an address that a Service can have \
                  (unspecified, loopback, link-local, multicast or broadcast); it is left out"
             ),
-            Self::InsideShortCircuitNetwork { field, address, network } => write!(
-                f,
-                "{field}: {address} is inside {network}, which is for short circuits, and is left out; \
-                 choose another address, or another network for short circuits (shortCircuit)"
-            ),
             Self::AddressOfApiServer { field, address } => write!(
                 f,
                 "{field}: {address} is the address by which this node reaches the API server, and is \
@@ -330,8 +316,7 @@ impl fmt::Display for Problem {
             Self::ImpossibleAddress { .. }
             | Self::AddressOfNode { .. }
             | Self::AddressOfApiServer { .. }
-            | Self::InsidePodNetwork { .. }
-            | Self::InsideShortCircuitNetwork { .. } => self.write_address(f),
+            | Self::InsidePodNetwork { .. } => self.write_address(f),
             Self::PortOfListener { port, listener } => write!(
                 f,
                 "TCP port {port} at this node's addresses is this Service's, and {listener} listens \
@@ -357,9 +342,10 @@ impl fmt::Display for Problem {
             ),
             Self::NoShortCircuit { frontend } => write!(
                 f,
-                "clients in the cluster reach only this node's endpoints by {frontend}: its short circuit \
-                 would be at an address that no host can have, or that is excluded or this node's own; choose \
-                 another address, or another network for short circuits (shortCircuit)"
+                "clients in the cluster reach only this node's endpoints by {frontend}: the address of its \
+                 short circuit is the frontend's own, is excluded or cannot be a host's, or a node, an \
+                 endpoint or the network of pods has it; choose another address, or another network for \
+                 short circuits (shortCircuit)"
             ),
             Self::SchedulerMissing { scheduler } => write!(
                 f,

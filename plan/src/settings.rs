@@ -130,14 +130,6 @@ pub enum NodePortAddresses {
     Primary(Vec<IpNet>),
 }
 
-/// Networks in which earlier versions had a second short circuit of frontends whose first one
-/// another Service had. No host has an address there: RFC 1122, and a part of the abolished
-/// site-local addresses (RFC 3879).
-const FORMER_NETWORKS: [IpNet; 2] = [
-    IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::UNSPECIFIED, 8)),
-    IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::new(0xfefe, 0, 0, 0, 0, 0, 0, 0), 16)),
-];
-
 /// The networks of the short circuits.
 ///
 /// A frontend with externalTrafficPolicy Local promises one thing to clients outside the cluster
@@ -324,6 +316,21 @@ impl ShortCircuitNetworks {
     /// No short circuits at all.
     pub const NONE: Self = Self { v4: None, v6: None };
 
+    /// Networks that are reserved and mostly not in use: 240.0.0.0/4 (RFC 1112, class E) and a part of
+    /// the abolished site-local addresses (RFC 3879), feff::/16.
+    pub const DEFAULT: Self = Self {
+        v4: Some(Ipv4Net::new_assert(Ipv4Addr::new(240, 0, 0, 0), 4)),
+        v6: Some(Ipv6Net::new_assert(Ipv6Addr::new(0xfeff, 0, 0, 0, 0, 0, 0, 0), 16)),
+    };
+
+    /// Networks that stand in for default ones that are in use: no host has an address there (RFC 1122,
+    /// and another part of the site-local addresses). Earlier versions had a second short circuit in
+    /// them for a frontend whose first one another Service had.
+    pub const SPARE: Self = Self {
+        v4: Some(Ipv4Net::new_assert(Ipv4Addr::UNSPECIFIED, 8)),
+        v6: Some(Ipv6Net::new_assert(Ipv6Addr::new(0xfefe, 0, 0, 0, 0, 0, 0, 0), 16)),
+    };
+
     /// The network of a family.
     #[must_use]
     pub fn of(&self, family: Family) -> Option<IpNet> {
@@ -342,13 +349,12 @@ impl ShortCircuitNetworks {
     }
 
     /// True if a short circuit may be at an address, or may have been in an earlier version, which
-    /// had [a second network](FORMER_NETWORKS).
+    /// had two networks: see [`Self::SPARE`].
     #[must_use]
     pub fn may_have_had(&self, address: IpAddr) -> bool {
-        let is_former = self.of(Family::of(address)).is_some()
-            && FORMER_NETWORKS.iter().any(|network| network.contains(&address))
-            && can_be_bound(address);
-        is_former || self.around(address).is_some()
+        let is_spare =
+            self.of(Family::of(address)).is_some() && Self::SPARE.around(address).is_some();
+        is_spare || self.around(address).is_some()
     }
 
     /// An address's short circuit; none if there are none, if it would be the address itself, or if
@@ -357,6 +363,12 @@ impl ShortCircuitNetworks {
     pub fn address_for(&self, address: IpAddr) -> Option<IpAddr> {
         mapped(address, self.of(Family::of(address))?)
     }
+}
+
+/// True if networks have addresses in common.
+#[must_use]
+pub fn overlap(one: &IpNet, other: &IpNet) -> bool {
+    one.contains(&other.network()) || other.contains(&one.network())
 }
 
 /// An address with its first bits replaced by a network's, as the kernel's `NETMAP` does it.
@@ -376,13 +388,8 @@ fn mapped(address: IpAddr, network: IpNet) -> Option<IpAddr> {
 }
 
 impl Default for ShortCircuitNetworks {
-    /// Returns networks that are reserved and not in use: 240.0.0.0/4 (RFC 1112, class E) and a
-    /// part of the abolished site-local addresses (RFC 3879), feff::/16.
     fn default() -> Self {
-        Self {
-            v4: Ipv4Net::new(Ipv4Addr::new(240, 0, 0, 0), 4).ok(),
-            v6: Ipv6Net::new(Ipv6Addr::new(0xfeff, 0, 0, 0, 0, 0, 0, 0), 16).ok(),
-        }
+        Self::DEFAULT
     }
 }
 

@@ -5,6 +5,7 @@ mod contention;
 mod counts;
 mod excerpt;
 mod hand_drains;
+mod in_use;
 mod index;
 mod listed;
 mod queue;
@@ -14,14 +15,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use ipnet::IpNet;
-
 use crate::endpoints::EndpointsByPort;
 use crate::event::Event;
 use crate::facts::{BoundAddresses, NodeFacts};
-use crate::hash::{HashMap, HashSet};
+use crate::hash::HashMap;
 use crate::iptables::tail;
-use crate::ipvs::desired::only_in_second;
 use crate::mode::Mode;
 use crate::model::{EndpointSlice, Family, Node, Service, ServiceName, SliceName};
 use crate::scheduler::SchedulerName;
@@ -31,6 +29,7 @@ use crate::userspace::{self, ProxyPortId, ProxyPortState, ProxyPorts};
 use api_server::ApiServer;
 pub use counts::InputCounts;
 pub use excerpt::ServiceInput;
+use in_use::inside;
 use index::Index;
 use queue::Queue;
 pub use turn::Turn;
@@ -99,8 +98,10 @@ impl Store {
             Event::SliceRemoved(name) => self.remove_slice(&name, settings),
             Event::NodeApplied(node) => self.apply_node(*node, settings),
             Event::LocalAddresses(addresses) => self.apply_local_addresses(addresses, settings),
-            Event::OtherNodeApplied(name, addresses) => self.apply_other_node(&name, &addresses),
-            Event::OtherNodeRemoved(name) => self.apply_other_node(&name, &[]),
+            Event::OtherNodeApplied(name, addresses) => {
+                self.apply_other_node(&name, &addresses, settings)
+            }
+            Event::OtherNodeRemoved(name) => self.apply_other_node(&name, &[], settings),
             Event::ApiServerAddresses(addresses) => self.apply_api_server(addresses),
             Event::SchedulerMissing(scheduler) => self.apply_scheduler(&scheduler, true),
             Event::SchedulerLoaded(scheduler) => self.apply_scheduler(&scheduler, false),
@@ -272,9 +273,12 @@ impl Store {
         } else {
             self.for_zones.remove(&slice.name);
         }
+        let former = inside(record.slice(&slice.name), settings);
+        let now = inside(Some(&*slice), settings);
         self.service_of.insert(slice.name.clone(), slice.service.clone());
         let service = slice.service.clone();
         record.put(*slice);
+        self.note_inside(&former, &now, settings);
         self.count_endpoints(&service, settings);
         self.note_api_server_endpoints(&service);
     }
@@ -283,10 +287,12 @@ impl Store {
         let Some(service) = self.service_of.remove(name) else { return };
         self.for_zones.remove(name);
         if let Some(record) = self.records.get_mut(&service) {
+            let former = inside(record.slice(name), settings);
             record.remove(name);
             if record.service.is_some() {
                 self.dirty.push_endpoints(service.clone());
             }
+            self.note_inside(&former, &[], settings);
         }
         self.count_endpoints(&service, settings);
         self.note_api_server_endpoints(&service);
@@ -331,13 +337,7 @@ impl Store {
         if own_addresses(&self.facts) != own_addresses(&former) {
             self.dirty.extend(self.index.with_source_ranges().cloned());
         }
-        // No Service has an external address inside of them.
-        let (old, new) = (&former.node().pod_cidrs, &self.facts.node().pod_cidrs);
-        let is_in_one = |net: &&IpNet| old.contains(net) != new.contains(net);
-        let changed: Vec<IpNet> = old.iter().chain(new).filter(is_in_one).copied().collect();
-        if !changed.is_empty() {
-            self.dirty.extend(self.index.with_outer_addresses_in(&changed));
-        }
+        self.dirty_near_pods(&former, settings);
         if self.facts.node().zone != former.node().zone {
             self.dirty_zones();
         }
@@ -366,53 +366,6 @@ impl Store {
         let there = self.records.iter().filter(|(_, record)| record.service.is_some());
         let services: BTreeSet<ServiceName> = there.map(|(name, _)| name.clone()).collect();
         self.dirty.extend(services);
-    }
-
-    fn apply_local_addresses(&mut self, addresses: Vec<IpAddr>, settings: &Settings) {
-        let addresses: HashSet<IpAddr> = addresses.into_iter().collect();
-        if addresses == *self.facts.local_addresses() {
-            return;
-        }
-        let former = self.facts.clone();
-        self.facts = std::mem::take(&mut self.facts).with_local_addresses(addresses, settings);
-        let changed = former.local_addresses().symmetric_difference(self.facts.local_addresses());
-        // In the same order every time, and so the rounds in which they are planned.
-        for address in changed.copied().collect::<BTreeSet<_>>() {
-            let address = &address;
-            self.note_own_api_server(*address);
-            self.dirty.extend(self.index.with_address(*address).cloned());
-            // The rules of ipvs mode spare the node's own addresses.
-            if !settings.mode.leads_by_rules()
-                && settings.is_routed(*address)
-                && settings.families.contains(&Family::of(*address))
-            {
-                let now = self.dirty.now();
-                self.dirty_rules.entry(Family::of(*address)).or_insert(now);
-            }
-        }
-        self.dirty_node_ports(&former, settings);
-        self.dirty_pod_networks(&former, settings);
-        self.dirty_relay_address(&former, settings);
-    }
-
-    fn apply_other_node(&mut self, name: &Arc<str>, addresses: &[IpAddr]) {
-        let mut addresses = addresses.to_vec();
-        addresses.sort_unstable();
-        addresses.dedup();
-        let former = self.others.remove(name).unwrap_or_default();
-        for address in only_in_second(&addresses, &former) {
-            if self.facts.remove_other_node(*address, name) {
-                self.dirty.extend(self.index.with_address(*address).cloned());
-            }
-        }
-        for address in only_in_second(&former, &addresses) {
-            if self.facts.add_other_node(*address, name) {
-                self.dirty.extend(self.index.with_address(*address).cloned());
-            }
-        }
-        if !addresses.is_empty() {
-            self.others.insert(Arc::clone(name), addresses);
-        }
     }
 
     fn apply_scheduler(&mut self, scheduler: &SchedulerName, is_missing: bool) {

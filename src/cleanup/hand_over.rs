@@ -78,7 +78,11 @@ pub fn hand_over(chosen: &Settings) -> CleanupReport {
 /// Returns what kube-proxy's mode ipvs does not know of what was found: the part of all removable
 /// state that is inside the networks of short circuits, and the sets that kube-proxy does not have.
 fn removal(found: &FoundLeftovers, chosen: &Settings) -> StateRemoval {
-    let inside = |address| chosen.ipvs_short_circuit_networks.may_have_had(address);
+    // A Service's own address may be inside them as well.
+    let served = found.actual.served_addresses();
+    let inside = |address| {
+        chosen.ipvs_short_circuit_networks.may_have_had(address) && !served.contains(&address)
+    };
     let all = state::removal(found, chosen);
     let addresses = found.actual.addresses.iter().copied().filter(|it| inside(*it)).collect();
     let is_inside = |entry: &Entry| entry.address().is_some_and(inside);

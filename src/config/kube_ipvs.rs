@@ -6,8 +6,9 @@
 
 use ipnet::IpNet;
 use plan::capacity::Capacity;
+use plan::model::Family;
 use plan::scheduler::SchedulerName;
-use plan::settings::ShortCircuitNetworks;
+use plan::settings::{ShortCircuitNetworks, overlap};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::reconcile::DEFAULT_DRAIN_DEADLINE;
@@ -96,6 +97,35 @@ pub struct ShortCircuit {
 // === impl KubeIpvsConfiguration ===
 
 impl KubeIpvsConfiguration {
+    /// Takes another network for short circuits, or none, where the field is unset and its default
+    /// overlaps a network in `used`. Returns a note for each.
+    pub fn yield_short_circuits(&mut self, used: &[(IpNet, &str)]) -> Vec<String> {
+        let overlapping = |network: IpNet| used.iter().find(|(net, _)| overlap(net, &network));
+        let mut notes = Vec::new();
+        for (family, name, field) in [
+            (Family::V4, "shortCircuit.ipv4", &mut self.short_circuit.ipv4),
+            (Family::V6, "shortCircuit.ipv6", &mut self.short_circuit.ipv6),
+        ] {
+            let default = ShortCircuitNetworks::DEFAULT.of(family).filter(|_| field.is_none());
+            let Some((default, (net, what))) = default.and_then(|it| Some((it, overlapping(it)?)))
+            else {
+                continue;
+            };
+            let spare = ShortCircuitNetworks::SPARE.of(family);
+            let spare = spare.filter(|spare| overlapping(*spare).is_none());
+            let instead = match spare {
+                Some(spare) => format!("{spare} is used instead"),
+                None => "there are no short circuits".to_owned(),
+            };
+            notes.push(format!(
+                "{name}: the default {default} is in use, {net} is {what}: {instead}. To choose another \
+                 network, set {name}"
+            ));
+            *field = Some(spare.map(|network| network.to_string()).unwrap_or_default());
+        }
+        notes
+    }
+
     /// With our values where there are none.
     #[must_use]
     pub fn with_defaults(mut self) -> Self {

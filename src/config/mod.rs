@@ -146,8 +146,13 @@ impl Configuration {
             document.hostname_override = name;
         }
         let action = Action::of(arguments);
+        notes.extend(mode::notes(arguments, &document, &own.clone().with_defaults()));
+        let used: Vec<_> = validate::used(&document).collect();
+        let yielded = own.yield_short_circuits(&used);
         let own = own.with_defaults();
-        notes.extend(mode::notes(arguments, &document, &own));
+        if ModeChoice::new(&document, &own).may_become(Mode::Ipvs) {
+            notes.extend(yielded);
+        }
         let cidrs = cluster_cidrs(arguments, &document);
         let mut violations =
             validate::validate(&document, &ModeChoice::new(&document, &own), &cidrs);

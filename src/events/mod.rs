@@ -220,7 +220,6 @@ fn reason(problem: &Problem) -> &'static str {
         Problem::FrontendTwice { .. } => "FrontendTwice",
         Problem::ShortCircuitTaken { .. } => "ShortCircuitTaken",
         Problem::NoShortCircuit { .. } => "NoShortCircuit",
-        Problem::InsideShortCircuitNetwork { .. } => "AddressInsideShortCircuitNetwork",
         Problem::SchedulerMissing { .. } => "SchedulerMissing",
         Problem::NoNodePortAddress { .. } => "NoNodePortAddress",
         Problem::SchedulerNotAllowed { .. } => "SchedulerNotAllowed",

@@ -75,7 +75,9 @@ pub enum CheckState {
 pub fn run(configuration: &Configuration, place: &str) -> Preflight {
     let Surveyed { facts, rules, without_short_circuits } = survey::survey(configuration);
     let proc_sys = Path::new(sysctl::ROOT);
-    let mut checks = abilities::checks(configuration, &facts, &rules, &without_short_circuits);
+    let mut checks: Vec<Check> =
+        configuration.notes.iter().map(|note| Check::note("configuration", note)).collect();
+    checks.extend(abilities::checks(configuration, &facts, &rules, &without_short_circuits));
     let saved = present::saved();
     checks.extend(present::checks(configuration, &saved));
     checks.extend(network::checks(configuration, &saved, proc_sys));

@@ -366,6 +366,7 @@ async fn drain(
     let settings = cx.planner.settings();
     let short_circuit_networks = settings.ipvs_short_circuit_networks;
     let settings = Settings { short_circuit_networks, ..settings.clone() };
+    let served = found.served_addresses();
     let mut n_found = 0;
     loop {
         let desired = cx.planner.desired();
@@ -380,7 +381,8 @@ async fn drain(
         // live by connection tracking alone. So they go first.
         let needs_ipvs = |frontend: &Frontend| {
             frontend.protocol != Protocol::Udp
-                && !settings.short_circuit_networks.may_have_had(frontend.address)
+                && (served.contains(&frontend.address)
+                    || !settings.short_circuit_networks.may_have_had(frontend.address))
         };
         let (lasting, others): (Vec<_>, Vec<_>) =
             part.into_iter().partition(|it| needs_ipvs(&it.frontend));

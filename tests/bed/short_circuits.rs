@@ -1,6 +1,6 @@
 //! Local clients are led to a short circuit only while the kernel has all of it.
 
-use bed::{Connection, Namespace, Protocol, Question, Service};
+use bed::{Connection, Namespace, Protocol, Question, Server, Service};
 
 use crate::fixture::{Bed, TARGET, assert_shares, ip};
 
@@ -95,4 +95,64 @@ fn a_node_that_leaves_mode_ipvs_removes_them_at_once_and_their_connections_go_on
         assert_eq!(connection.say().unwrap().server, "pod2-1");
     }
     assert_eq!(bed::ask(pod, question).unwrap().server, "pod2-1");
+}
+
+/// Submariner's global IPs, and pods in 240.0.0.0/4.
+#[test]
+fn addresses_inside_their_network_are_served_and_stay_with_the_pods_that_have_them() {
+    const GLOBAL: &str = "242.1.255.251";
+    const BALANCER: &str = "192.10.3.4";
+    const POD: &str = "240.10.3.4";
+    let bed = Bed::new();
+    let (host, pod) = (bed.cluster.node(2).unwrap(), bed.pod(2, 2));
+    let configure = |namespace: &Namespace, line: String| {
+        namespace.configure_links(&[line]).unwrap();
+    };
+    configure(&pod.namespace, format!("addr add {POD}/32 dev lo"));
+    configure(&host.namespace, format!("route add {POD} via {}", pod.addresses()[0]));
+    configure(bed.node(), format!("route add {POD} via {}", host.addresses()[0]));
+    let node = bed.cluster.node(1).unwrap().addresses()[0];
+    for network in ["242.0.0.0/8", "192.10.3.0/24"] {
+        configure(bed.client(), format!("route add {network} via {node}"));
+    }
+    let listen = [(Protocol::Tcp, (ip(POD), TARGET).into())];
+    let _server = Server::bind(&pod.namespace, "class-e", &listen).unwrap();
+    let both = [bed.pod(1, 1), bed.pod(2, 1)];
+    let mut global = Service::new("global", ip("10.96.0.62")).port(Protocol::Tcp, 80, TARGET);
+    global.external = vec![ip(GLOBAL)];
+    bed.manifests.apply(&global.pods(both)).unwrap();
+    let mut balancer = Service::new("balancer", ip("10.96.0.63")).port(Protocol::Tcp, 80, TARGET);
+    balancer.load_balancer = vec![ip(BALANCER)];
+    balancer.more = vec!["externalTrafficPolicy: Local".into()];
+    bed.manifests.apply(&balancer.pods(both)).unwrap();
+    let proxy = bed.start(&[]);
+    let (inside, here) = (&bed.pod(1, 2).namespace, &[("pod1-1", 4)][..]);
+    let all = &[("pod1-1", 2), ("pod2-1", 2)][..];
+    let ask = |from, address, port| bed.ask(from, Protocol::Tcp, (ip(address), port), 4);
+    for from in [bed.client(), bed.node(), inside] {
+        assert_shares(&ask(from, GLOBAL, 80), all);
+    }
+    let is_taken = || bed.bound().iter().any(|it| it.starts_with(&format!("{POD}/")));
+    assert!(is_taken(), "{:?}", bed.bound());
+    assert_shares(&ask(inside, BALANCER, 80), all);
+
+    let database = Service::new("database", ip("10.96.0.64")).port(Protocol::Tcp, 80, TARGET);
+    let manifest = database.pods([pod]).to_yaml();
+    let manifest = manifest.replace(&pod.addresses()[0].to_string(), POD);
+    bed.manifests.write("database.yaml", &manifest).unwrap();
+    bed.wait_until("the pod's address is left", || !is_taken());
+    let assert_left = || {
+        assert!(!is_taken(), "{:?}", bed.bound());
+        for from in [bed.node(), inside] {
+            assert_shares(&ask(from, POD, TARGET), &[("class-e", 4)]);
+            assert_shares(&ask(from, "10.96.0.64", 80), &[("class-e", 4)]);
+            assert_shares(&ask(from, BALANCER, 80), here);
+            assert_shares(&ask(from, GLOBAL, 80), all);
+        }
+        assert_shares(&ask(bed.client(), BALANCER, 80), here);
+    };
+    assert_left();
+    proxy.stop().unwrap();
+    let _proxy = bed.start(&[]);
+    assert_left();
 }

@@ -247,6 +247,29 @@ fn a_short_circuit_is_a_network_of_its_family() {
 }
 
 #[test]
+fn short_circuits_are_elsewhere_where_their_default_is_in_use() {
+    for (kube_proxy, expected) in [
+        ("clusterCIDR: 240.10.0.0/16\n", ["0.0.0.0/8", "feff::/16"]),
+        ("clusterCIDR: '240.10.0.0/16,feff:10::/32'\n", ["0.0.0.0/8", "fefe::/16"]),
+        ("nodePortAddresses: ['feff:1::/32']\n", ["240.0.0.0/4", "fefe::/16"]),
+        ("nodePortAddresses: [240.1.0.0/16, 0.1.0.0/16]\n", ["", "feff::/16"]),
+    ] {
+        let configuration = from(kube_proxy, "");
+        let networks = configuration.settings.short_circuit_networks;
+        let text = |network: Option<String>| network.unwrap_or_default();
+        let chosen = [
+            text(networks.v4.map(|it| it.to_string())),
+            text(networks.v6.map(|it| it.to_string())),
+        ];
+        assert_eq!(chosen, expected, "{kube_proxy}");
+        let notes = configuration.notes.join("\n");
+        assert!(notes.contains("is in use"), "{kube_proxy}: {notes}");
+    }
+    let iptables = from("mode: iptables\nclusterCIDR: 240.10.0.0/16\n", "");
+    assert_eq!(iptables.notes, [""; 0], "it has none");
+}
+
+#[test]
 fn a_short_circuit_is_a_network_that_nobody_uses() {
     for (kube_proxy, own, what) in [
         ("", "ipv4: 127.0.0.0/16", "127.0.0.0/8 is the loopback addresses"),
@@ -255,10 +278,14 @@ fn a_short_circuit_is_a_network_that_nobody_uses() {
         ("", "ipv6: '::/96'", "::1/128 is the loopback address"),
         ("", "ipv6: 'fe80::/16'", "fe80::/10 is the link-local addresses"),
         ("", "ipv6: 'ff0e::/16'", "ff00::/8 is the multicast addresses"),
-        ("clusterCIDR: 240.16.0.0/12\n", "", "240.16.0.0/12 is of clusterCIDR"),
+        ("clusterCIDR: 240.16.0.0/12\n", "ipv4: 240.0.0.0/4", "240.16.0.0/12 is of clusterCIDR"),
         ("clusterCIDR: 10.0.0.0/8\n", "ipv4: 10.244.0.0/16", "10.0.0.0/8 is of clusterCIDR"),
         ("nodePortAddresses: [192.0.2.9/24]\n", "ipv4: 192.0.2.0/24", "is of nodePortAddresses"),
-        ("nodePortAddresses: ['feff:1::/32']\n", "", "feff:1::/32 is of nodePortAddresses"),
+        (
+            "nodePortAddresses: ['feff:1::/32']\n",
+            "ipv6: 'feff::/16'",
+            "feff:1::/32 is of nodePortAddresses",
+        ),
     ] {
         let said = problem(kube_proxy, &format!("shortCircuit: {{{own}}}\n"));
         assert!(said.contains(what), "{kube_proxy}{own}: {said}");

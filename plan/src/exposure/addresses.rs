@@ -13,7 +13,7 @@ use crate::problem::{AddressField, Problem};
 use crate::settings::Settings;
 
 /// A Service's addresses of one family, without those that no Service can have, and the API server's;
-/// in IPVS mode also without those of other nodes, pods and short circuits.
+/// in IPVS mode also without those of other nodes and pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Addresses {
     family: Family,
@@ -59,20 +59,14 @@ impl Addresses {
             let is_api_server =
                 field != AddressField::Cluster && facts.api_server_ports(address).any(takes);
             let pods = facts.pod_network_around(address, cluster, settings).filter(|_| is_outer);
-            let network = settings.short_circuit_networks.around(address).filter(|_| is_outer);
-            let problem = match (node, network, pods) {
+            let problem = match (node, pods) {
                 _ if !possible => Problem::ImpossibleAddress { field, address },
                 _ if is_api_server => Problem::AddressOfApiServer { field, address },
-                (Some(node), ..) => {
+                (Some(node), _) => {
                     Problem::AddressOfNode { field, address, node: Arc::clone(node) }
                 }
-                (None, Some(network), _) => {
-                    Problem::InsideShortCircuitNetwork { field, address, network }
-                }
-                (None, None, Some(network)) => {
-                    Problem::InsidePodNetwork { field, address, network }
-                }
-                (None, None, None) => return true,
+                (None, Some(network)) => Problem::InsidePodNetwork { field, address, network },
+                (None, None) => return true,
             };
             problems.push(problem);
             false

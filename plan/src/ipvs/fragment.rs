@@ -27,8 +27,8 @@ pub struct Fragment {
 /// another one has a better reason for. Within a class, older Services come first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ClaimClass {
-    origin: Origin,
     is_short_circuit: bool,
+    origin: Origin,
 }
 
 /// A claim to a frontend, and everything that comes with it. What comes with it counts only as

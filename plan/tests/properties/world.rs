@@ -382,6 +382,7 @@ fn slice() -> impl Strategy<Value = EndpointSlice> {
             .into_iter()
             .map(|(last, endpoint)| Endpoint {
                 address: match family {
+                    Family::V4 if last == 5 => ip("251.0.113.5"),
                     Family::V4 => Ipv4Addr::new(10, 244, 0, last).into(),
                     Family::V6 => Ipv6Addr::new(0xfd00, 1, 0, 0, 0, 0, 0, last.into()).into(),
                 },
@@ -391,7 +392,8 @@ fn slice() -> impl Strategy<Value = EndpointSlice> {
     })
 }
 
-/// An endpoint, and the last part of its address, which is of its slice's family.
+/// An endpoint, and the last part of its address, which is of its slice's family. One is where others
+/// would have a short circuit.
 fn endpoint() -> impl Strategy<Value = (u8, Endpoint)> {
     // Hints say nothing unless all have them.
     let nodes = subsequence(vec![NODE_NAME, "other"], 0..=2);

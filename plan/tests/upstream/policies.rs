@@ -1,6 +1,8 @@
 //! TestTestInternalTrafficPolicyE2E, and the traffic policies of TestCategorizeEndpoints: which
 //! list each frontend has.
 
+use std::num::NonZeroU16;
+
 use plan::event::Event;
 use plan::model::{Service, ServiceKind, TrafficPolicy};
 use plan::planner::Plan;
@@ -264,28 +266,107 @@ fn no_short_circuit_is_at_an_address_that_no_host_can_have() {
     }
 }
 
-/// Everything there is taken to be ours.
+/// Submariner's global addresses are there by default.
 #[test]
-fn an_address_inside_the_networks_of_short_circuits_is_left_out() {
-    let mut web = with(CLUSTER, LOCAL, true);
-    web.external = ips(&["251.0.113.6", "feff::1"]);
+fn an_address_inside_the_networks_of_short_circuits_is_served() {
+    let mut web = with(CLUSTER, CLUSTER, false);
+    web.external = ips(&["242.1.255.251", "feff::1"]);
     web.cluster_v6 = Some("fd00:96::9".parse().unwrap());
-    web.load_balancer = ips(&["251.0.113.5", "203.0.113.5"]);
     let mut node = Node::after([sliced(&slice("web-1", "web", &ONE_HERE))]);
     let plan = node.run([applied(&web)]);
-    let [(_, problems)] = &plan.problems[..] else { panic!("{:?}", plan.problems) };
-    assert_eq!(problems.len(), 3, "{problems:?}");
-    assert!(problems.iter().all(|it| matches!(it, Problem::InsideShortCircuitNetwork { .. })));
+    assert_eq!(plan.problems, []);
+    let endpoints = "10.244.0.2:8080, 10.244.1.2:8080";
+    assert_eq!(node.real_servers("TCP 242.1.255.251:80").unwrap(), endpoints);
     check(
         "bound",
         &node.addresses(),
         &[
             "kube-ipvs0 10.96.0.9",
-            "kube-ipvs0 203.0.113.5",
-            "kube-ipvs0 251.0.113.5",
+            "kube-ipvs0 242.1.255.251",
             "kube-ipvs0 fd00:96::9",
+            "kube-ipvs0 feff::1",
         ],
     );
+    // Clients ask for that one: it comes before a short circuit, for whatever reason that is wanted.
+    let mail = Service {
+        created: -1,
+        kind: ServiceKind::LoadBalancer,
+        load_balancer: ips(&["194.1.255.251"]),
+        external_policy: LOCAL,
+        ..service("mail", &["10.96.0.8"])
+    };
+    let plan = node.run([
+        applied(&mail),
+        sliced(&slice("mail-1", "mail", &["10.244.2.2@n3"])),
+        applied(&Service { external: ips(&["242.1.255.251"]), ..web.clone() }),
+    ]);
+    assert_eq!(node.real_servers("TCP 242.1.255.251:80").unwrap(), endpoints);
+    assert!(
+        plan.problems
+            .iter()
+            .flat_map(|(_, it)| it)
+            .any(|it| matches!(it, Problem::ShortCircuitTaken { .. })),
+        "{:?}",
+        plan.problems
+    );
+}
+
+/// Bound here, it could no longer be reached.
+#[test]
+fn an_address_in_use_is_no_short_circuit_and_yields_at_once() {
+    let mut web = with(CLUSTER, LOCAL, true);
+    web.ports[0].node_port = NonZeroU16::new(30_080);
+    let mut node = run(&web, &ONE_HERE);
+    node.run([Event::LocalAddresses(ips(&["192.0.2.10"]))]);
+    let before = node.kernel.clone();
+    let slice_at = |address: &str| slice("db-1", "db", &[&format!("{address}@n2")]);
+    let object = |networks: &[&str]| {
+        let pod_cidrs = networks.iter().map(|net| net.parse().unwrap()).collect();
+        Event::NodeApplied(Box::new(plan::model::Node { pod_cidrs, ..Default::default() }))
+    };
+    let other = |address| Event::OtherNodeApplied("n2".into(), ips(&[address]));
+    let other_gone = || Event::OtherNodeRemoved("n2".into());
+    let (balancer, own) = ("TCP 251.0.113.5:80", "TCP 240.0.2.10:30080");
+    assert!([balancer, own].iter().all(|it| node.real_servers(it).is_some()));
+    for (row, comes, goes, yielding) in [
+        ("another node's", other("251.0.113.5"), other_gone(), &[balancer][..]),
+        ("another node's, of the NodePort", other("240.0.2.10"), other_gone(), &[own]),
+        (
+            "an endpoint's",
+            sliced(&slice_at("251.0.113.5")),
+            Event::SliceRemoved(slice_at("251.0.113.5").name),
+            &[balancer],
+        ),
+        (
+            "an endpoint's that moves",
+            sliced(&slice_at("251.0.113.5")),
+            sliced(&slice_at("251.0.113.6")),
+            &[balancer],
+        ),
+        (
+            "an endpoint's, of the NodePort",
+            sliced(&slice_at("240.0.2.10")),
+            Event::SliceRemoved(slice_at("251.0.113.5").name),
+            &[own],
+        ),
+        // Other Nodes' podCIDRs are not known, and are near.
+        ("near pods", object(&["240.10.3.0/24"]), object(&["10.244.0.0/24"]), &[balancer, own]),
+    ] {
+        let plan = node.run([comes]);
+        for frontend in [balancer, own] {
+            let is_there = node.real_servers(frontend).is_some();
+            assert_ne!(is_there, yielding.contains(&frontend), "{row}: {frontend}");
+        }
+        assert_eq!(node.set("KUBE-SHORT-CIRCUIT").len(), 2 - yielding.len(), "{row}");
+        let bound = node.addresses();
+        let n_inside = bound.iter().filter(|it| it.contains(" 251.") || it.contains(" 240."));
+        assert_eq!(n_inside.count(), 2 - yielding.len(), "{row}: {bound:?}");
+        let [(_, problems)] = &plan.problems[..] else { panic!("{row}: {:?}", plan.problems) };
+        assert_eq!(problems.len(), yielding.len(), "{row}: {problems:?}");
+        assert!(problems.iter().all(|it| matches!(it, Problem::NoShortCircuit { .. })), "{row}");
+        node.run([goes]);
+        assert_eq!(node.kernel, before, "{row}");
+    }
 }
 
 /// No host should use the networks of short circuits. A node that does keeps its own address.

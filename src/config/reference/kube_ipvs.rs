@@ -249,13 +249,14 @@ pub const OWN_FIELDS: [Setting; 29] = [
             Mode::Ipvs,
             "Unused network of up to 24 bits for short circuits: through them, clients in the cluster \
              reach all endpoints at an address with externalTrafficPolicy Local. Empty: these clients \
-             get what clients outside get",
+             get what clients outside get. If it is unset and clusterCIDR or nodePortAddresses overlaps \
+             the default: 0.0.0.0/8, or empty if that is in use, too",
         ),
     ),
     field(
         "shortCircuit.ipv6",
         "network",
-        DoesIn(Mode::Ipvs, "The same for IPv6, up to 96 bits"),
+        DoesIn(Mode::Ipvs, "The same for IPv6, up to 96 bits, with fefe::/16 for 0.0.0.0/8"),
     ),
     field(
         "udpIdleTimeout",

@@ -7,6 +7,7 @@ use std::ops::RangeInclusive;
 use ipnet::IpNet;
 use plan::model::Family;
 use plan::scheduler::SCHEDULERS;
+use plan::settings::overlap;
 
 use super::{GoDuration, KubeProxyConfiguration, NOT_NEGATIVE, POSITIVE, Violation, address};
 use crate::config::kube_ipvs::{Estimators, KubeIpvsConfiguration, Limits};
@@ -102,10 +103,7 @@ impl RoutableNetworks {
         if network != network.trunc() || !lengths.contains(&network.prefix_len()) {
             return Err(NOT_ROUTABLE.to_owned());
         }
-        let overlaps = |(other, _): &&(IpNet, &str)| {
-            network.contains(&other.network()) || other.contains(&network.network())
-        };
-        let overlapping = self.used.iter().find(overlaps).copied();
+        let overlapping = self.used.iter().find(|(other, _)| overlap(&network, other)).copied();
         let around = self.of_nodes.iter().find(|nodes| network.contains(*nodes));
         let used = overlapping.or(around.map(|nodes| (*nodes, "of nodePortAddresses")));
         self.used.push((network, "in the list already"));
@@ -244,7 +242,7 @@ impl KubeIpvsViolations {
             return self.invalid(field, text, &problem);
         };
         for (other, what) in used(document) {
-            if network.contains(&other.network()) || other.contains(&network.network()) {
+            if overlap(&network, &other) {
                 let problem = format!(
                     "must be an unused network, and {other} is {what}; choose another one, or \
                      \"\" to do without"
@@ -265,7 +263,7 @@ const fn route_lengths(family: Family) -> RangeInclusive<u8> {
 }
 
 /// The networks that are known to be in use, with what for. One of length 0 names no network.
-fn used(document: &KubeProxyConfiguration) -> impl Iterator<Item = (IpNet, &'static str)> {
+pub fn used(document: &KubeProxyConfiguration) -> impl Iterator<Item = (IpNet, &'static str)> {
     let nodes = networks(&document.node_port_addresses);
     let nodes = nodes.into_iter().map(|net| (net, "of nodePortAddresses"));
     special().chain(pods(document)).chain(nodes).filter(|(net, _)| net.prefix_len() > 0)

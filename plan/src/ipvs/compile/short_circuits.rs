@@ -75,11 +75,15 @@ impl Compiler<'_> {
         self.possible(frontend).filter(|_| self.service.is_external_policy_local())
     }
 
-    /// A frontend's short circuit, unless its address is excluded or the node's own.
+    /// A frontend's short circuit, unless its address is excluded, or is or may be in use: if it were
+    /// bound here, this node would no longer reach who has it.
     fn possible(&self, frontend: &Frontend) -> Option<Frontend> {
-        let address = self.settings.short_circuit_networks.address_for(frontend.address)?;
-        let is_free =
-            !self.settings.excludes(address) && !self.facts.local_addresses().contains(&address);
+        let networks = self.settings.short_circuit_networks;
+        let network = networks.of(frontend.family())?;
+        let address = networks.address_for(frontend.address)?;
+        let is_free = !self.settings.excludes(address)
+            && !self.facts.is_in_use(address)
+            && !self.facts.has_pods_inside(&network);
         is_free.then_some(Frontend { address, ..*frontend })
     }
 

@@ -1,0 +1,118 @@
+//! Addresses that this node, other nodes and endpoints have: no Service is served there, or has a short
+//! circuit there.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+
+use super::Store;
+use crate::facts::NodeFacts;
+use crate::hash::HashSet;
+use crate::ipvs::desired::only_in_second;
+use crate::model::{EndpointSlice, Family};
+use crate::settings::{Settings, overlap};
+
+impl Store {
+    pub(super) fn apply_local_addresses(&mut self, addresses: Vec<IpAddr>, settings: &Settings) {
+        let addresses: HashSet<IpAddr> = addresses.into_iter().collect();
+        if addresses == *self.facts.local_addresses() {
+            return;
+        }
+        let former = self.facts.clone();
+        self.facts = std::mem::take(&mut self.facts).with_local_addresses(addresses, settings);
+        let changed = former.local_addresses().symmetric_difference(self.facts.local_addresses());
+        // In the same order every time, and so the rounds in which they are planned.
+        for address in changed.copied().collect::<BTreeSet<_>>() {
+            self.note_own_api_server(address);
+            self.dirty_address(address, settings);
+            // The rules of ipvs mode spare the node's own addresses.
+            if !settings.mode.leads_by_rules()
+                && settings.is_routed(address)
+                && settings.families.contains(&Family::of(address))
+            {
+                let now = self.dirty.now();
+                self.dirty_rules.entry(Family::of(address)).or_insert(now);
+            }
+        }
+        self.dirty_node_ports(&former, settings);
+        self.dirty_pod_networks(&former, settings);
+        self.dirty_relay_address(&former, settings);
+    }
+
+    pub(super) fn apply_other_node(
+        &mut self,
+        name: &Arc<str>,
+        addresses: &[IpAddr],
+        settings: &Settings,
+    ) {
+        let mut addresses = addresses.to_vec();
+        addresses.sort_unstable();
+        addresses.dedup();
+        let former = self.others.remove(name).unwrap_or_default();
+        for address in only_in_second(&addresses, &former) {
+            if self.facts.remove_other_node(*address, name) {
+                self.dirty_address(*address, settings);
+            }
+        }
+        for address in only_in_second(&former, &addresses) {
+            if self.facts.add_other_node(*address, name) {
+                self.dirty_address(*address, settings);
+            }
+        }
+        if !addresses.is_empty() {
+            self.others.insert(Arc::clone(name), addresses);
+        }
+    }
+
+    /// Notes the endpoints that a slice had inside the networks of short circuits, and has now.
+    pub(super) fn note_inside(&mut self, former: &[IpAddr], now: &[IpAddr], settings: &Settings) {
+        // What is in both stays in use all the time.
+        let added = now.iter().filter(|address| self.facts.add_endpoint_inside(**address));
+        let mut changed: Vec<IpAddr> = added.copied().collect();
+        let gone = former.iter().filter(|address| self.facts.remove_endpoint_inside(**address));
+        changed.extend(gone);
+        for address in changed {
+            self.dirty_address(address, settings);
+        }
+    }
+
+    /// Has the Services planned again that depend on the networks of this node's pods: none has an
+    /// external address inside of them, or a short circuit near them.
+    pub(super) fn dirty_near_pods(&mut self, former: &NodeFacts, settings: &Settings) {
+        let (old, new) = (&former.node().pod_cidrs, &self.facts.node().pod_cidrs);
+        let is_in_one = |net: &&IpNet| old.contains(net) != new.contains(net);
+        let mut changed: Vec<IpNet> = old.iter().chain(new).filter(is_in_one).copied().collect();
+        for family in &settings.families {
+            let network = settings.short_circuit_networks.of(*family);
+            let near = |network: &IpNet| changed.iter().any(|pods| overlap(pods, network));
+            if let Some(network) = network.filter(near) {
+                changed.push(network);
+                self.dirty.extend(self.index.with_node_ports(*family).cloned());
+            }
+        }
+        if !changed.is_empty() {
+            self.dirty.extend(self.index.with_outer_addresses_in(&changed));
+        }
+    }
+
+    /// Has the Services planned again that have an address, or would have a short circuit there.
+    pub(super) fn dirty_address(&mut self, address: IpAddr, settings: &Settings) {
+        self.dirty.extend(self.index.with_address(address).cloned());
+        let (networks, family) = (settings.short_circuit_networks, Family::of(address));
+        let mut node_ports = self.facts.node_port_addresses(family);
+        if networks.around(address).is_some()
+            && node_ports.any(|own| networks.address_for(own) == Some(address))
+        {
+            self.dirty.extend(self.index.with_node_ports(family).cloned());
+        }
+    }
+}
+
+/// Returns the endpoints of a slice inside the networks of short circuits. Most clusters have none.
+pub(super) fn inside(slice: Option<&EndpointSlice>, settings: &Settings) -> Vec<IpAddr> {
+    let endpoints = slice.into_iter().flat_map(|slice| &slice.endpoints);
+    let addresses = endpoints.map(|endpoint| endpoint.address);
+    addresses.filter(|it| settings.short_circuit_networks.around(*it).is_some()).collect()
+}
