@@ -1,6 +1,7 @@
 //! Preparation of the host: modules, the probe, sysctls, and the handles.
 
 mod conntrack;
+mod examination;
 mod fallback;
 pub(crate) mod foresight;
 pub(crate) mod input_rules;
@@ -9,9 +10,8 @@ mod oom;
 pub(crate) mod survey;
 pub(crate) mod sysctls;
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use ipnet::IpNet;
@@ -19,35 +19,18 @@ use plan::hash::HashMap;
 use plan::iptables::constant::COUNTERS;
 use plan::mode::Mode;
 use plan::model::Family;
-use plan::scheduler::SchedulerName;
 use plan::settings::{AcceptServiceTraffic, Settings, ShortCircuitNetworks};
 use tracing::{info, warn};
 
 use self::input_rules::Obstacle;
-use crate::cleanup;
 use crate::config::{Action, Configuration, IpvsTimeouts};
 use crate::kernel::linux::Linux;
 use crate::kernel::nfacct::NfacctClient;
-use crate::kernel::probe::{self, Attempts, Facts, Findings, IpvsAttempts, ProbeError};
 use crate::kernel::rules::{Backend, Rules};
+use crate::kernel::sysctl;
 use crate::kernel::sysctl::ServiceAddressesArp;
-use crate::kernel::{modules, sysctl};
+use examination::{Examined, examine, gather, open_rules, probe};
 pub(crate) use fallback::FallenBack;
-
-/// TEST-NET-2 (RFC 5737), where no cluster has a Service. kube-proxy probes with the same address.
-const PROBE_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 0));
-/// The same in the documentation prefix of IPv6 (RFC 3849).
-const PROBE_ADDRESS_V6: IpAddr =
-    IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0xc633, 0x6400));
-const PROBE_PORT: u16 = 20_000;
-
-/// Number of attempts at a family's iptables while another program is in the way, and the time from one to
-/// the next.
-const PROBES: u32 = 3;
-const PROBE_PAUSE: Duration = Duration::from_secs(5);
-
-/// An attempt that takes longer is not made again at the same start.
-const LONGEST_PROBE: Duration = Duration::from_secs(30);
 
 /// A host that is ready.
 pub(crate) struct Host {
@@ -65,52 +48,6 @@ pub(crate) struct Host {
     pub(crate) linux: Linux,
     /// Limits of the host that Services feel, in words. Each has been logged.
     pub(crate) limits: Vec<String>,
-}
-
-/// Host whose abilities are known. Nothing was changed but what a probe makes.
-struct Examined {
-    /// The configuration for the mode that the host can do.
-    configuration: Configuration,
-    /// Reason for which the mode is not the preferred one; none: it is.
-    fallen_back: Option<FallenBack>,
-    /// Reasons for which families are not served that the kernel has, in words.
-    dropped_families: Vec<String>,
-    /// The families that it can do, with their programs.
-    rules: HashMap<Family, Rules>,
-    /// See [`Host::limits`].
-    limits: Vec<String>,
-}
-
-// === impl Examined ===
-
-impl Examined {
-    /// Checks that the families that are served now can be served.
-    fn keeps(&self, served: &[Family]) -> anyhow::Result<()> {
-        let Settings { families, mode, .. } = &self.configuration.settings;
-        keep_families(families, served, *mode, &self.dropped_families)
-    }
-}
-
-fn keep_families(
-    possible: &[Family],
-    served: &[Family],
-    mode: Mode,
-    dropped: &[String],
-) -> anyhow::Result<()> {
-    let lost = served.iter().filter(|family| !possible.contains(family));
-    let lost: Vec<String> = lost.map(ToString::to_string).collect();
-    if !lost.is_empty() {
-        bail!(
-            "the node serves {} now, and could not any more in mode {mode}:
-- {}",
-            lost.join(" and "),
-            dropped.join(
-                "
-- "
-            )
-        );
-    }
-    Ok(())
 }
 
 /// Prepares the host for planning, in the mode that it can do. An error names everything that is
@@ -150,35 +87,6 @@ pub(crate) fn check(configuration: &Configuration, served: &[Family]) -> anyhow:
     examined?.keeps(served)
 }
 
-/// Finds out in which mode the host can serve. In its configuration are the families that it can do.
-fn examine(configuration: &Configuration) -> anyhow::Result<Examined> {
-    let mut rules = open_rules(configuration);
-    let had_dummy = Linux::has_dummy();
-    let (mut configuration, mut findings) = (configuration.clone(), probe(configuration, &rules));
-    let mut fallen_back = None;
-    // A lock that is held for a moment is no reason for another mode.
-    let missing = if findings.are_momentary() { Vec::new() } else { findings.fatal() };
-    if let Some(because) = fallback::decide(&configuration.modes, &missing, || {
-        cleanup::ipvs_state(&configuration.settings).map_err(|error| error.to_string())
-    })? {
-        remove_dummy_unless(had_dummy);
-        configuration = configuration.in_mode(because.mode);
-        findings = probe(&configuration, &rules);
-        fallen_back = Some(because);
-    }
-    if let Err(error) = report(configuration.settings.mode, &findings) {
-        let Some(because) = fallen_back else { return Err(error) };
-        bail!("{because}\nand {error}");
-    }
-    rules.retain(|family, _| findings.families.contains(family));
-    let rules = rules.into_iter().filter_map(|(family, rules)| Some((family, rules.ok()?)));
-    let rules = rules.collect();
-    let (dropped_families, limits) = (findings.dropped_families(), findings.limits());
-    configuration.settings.families = findings.families;
-    configuration.settings.unbalanced = findings.unbalanced;
-    Ok(Examined { configuration, fallen_back, dropped_families, rules, limits })
-}
-
 /// Looks again at whether this host can do the preferred mode, which it could not when the program
 /// started, without losing a family that it serves now. Removes what the look has made.
 ///
@@ -197,45 +105,11 @@ pub(crate) fn look_again(configuration: &Configuration) -> Result<(), Vec<String
     if keeps { Ok(()) } else { Err(findings.dropped_families()) }
 }
 
-/// Tries a family's iptables, and again if another program is in the way: the node would go without the
-/// family until its next start.
-fn patiently(
-    pause: Duration,
-    mut attempt: impl FnMut() -> Result<(), ProbeError>,
-) -> Result<(), ProbeError> {
-    let mut left = PROBES - 1;
-    loop {
-        let began = Instant::now();
-        let result = attempt();
-        let took = began.elapsed();
-        let is_momentary = matches!(&result, Err(error) if error.is_momentary);
-        if !is_momentary || left == 0 || took > LONGEST_PROBE {
-            return result;
-        }
-        left -= 1;
-        // iptables waits for its lock itself.
-        std::thread::sleep(pause.saturating_sub(took));
-    }
-}
-
 /// Removes the interface that a probe of mode ipvs has made, unless it was there before.
 fn remove_dummy_unless(was_there: bool) {
     if !was_there && let Err(error) = Linux::remove_empty_dummy() {
         warn!("cannot remove the interface that the probe of mode ipvs made: {error}");
     }
-}
-
-/// Finds the programs of each family.
-fn open_rules(configuration: &Configuration) -> HashMap<Family, Result<Rules, String>> {
-    // Without nf_tables iptables-nft does not even say its version, and would count as not installed.
-    // A host that lacks modules says so below, if it needs them.
-    let Settings { mode, scheduler, .. } = &configuration.settings;
-    let _ = modules::load(Path::new(modules::LOADED), &modules::needed(*mode, scheduler, &[]));
-    let open = |family| {
-        let opened = Rules::open(family, configuration.variant).map_err(|error| error.to_string());
-        (family, opened)
-    };
-    Family::BOTH.into_iter().map(open).collect()
 }
 
 /// Sets what mode ipvs needs, and opens the kernel.
@@ -510,108 +384,6 @@ fn possible_short_circuit_networks(
     networks
 }
 
-/// Loads the modules of the configuration's mode, and finds out if the host can do it.
-fn probe(
-    configuration: &Configuration,
-    rules: &HashMap<Family, Result<Rules, String>>,
-) -> Findings {
-    probe::judge(&gather(configuration, rules))
-}
-
-/// Loads the modules of the configuration's mode, and asks the host about all that the mode needs.
-fn gather(configuration: &Configuration, rules: &HashMap<Family, Result<Rules, String>>) -> Facts {
-    let Settings { mode, scheduler, .. } = &configuration.settings;
-    let kinds: Vec<Backend> = rules.values().flatten().map(Rules::backend).collect();
-    let needed = modules::needed(*mode, scheduler, &kinds);
-    if let Err(not_loaded) = modules::load(Path::new(modules::LOADED), &needed) {
-        info!("{not_loaded}");
-    }
-    let of_ipvs = IpvsAttempts {
-        scheduler,
-        try_scheduler: &mut |scheduler| {
-            try_virtual_server(scheduler, PROBE_ADDRESS).map_err(|error| format!("{error:#}"))
-        },
-        try_ipv6: &mut |scheduler| try_ipv6(scheduler),
-        unbalanced: &mut || modules::unbalanced_protocols(Path::new(modules::SYMBOLS)),
-        ipset: &mut || ipset::Client::open().map(drop).map_err(|error| error.to_string()),
-        dummy: &mut || Linux::try_dummy().map_err(|error| error.to_string()),
-    };
-    let is_ipvs = *mode == Mode::Ipvs;
-    let networks = configuration.settings.short_circuit_networks;
-    probe::gather(
-        &probe::ProcRoot::default(),
-        &wanted_sysctls(configuration),
-        &mut Attempts {
-            of_ipvs: is_ipvs.then_some(of_ipvs),
-            iptables: &mut |family| match rules.get(&family) {
-                Some(Ok(rules)) if is_ipvs => {
-                    patiently(PROBE_PAUSE, || Ok(rules.probe(networks.of(family))?))
-                }
-                Some(Ok(rules)) => patiently(PROBE_PAUSE, || rules.try_features(*mode)),
-                Some(Err(error)) => Err(error.clone().into()),
-                None => Err("not looked for".to_owned().into()),
-            },
-        },
-    )
-}
-
-/// Logs what was found.
-///
-/// # Errors
-/// With all fatal findings, when there is one.
-fn report(mode: Mode, findings: &Findings) -> anyhow::Result<()> {
-    for finding in findings.problems.iter().filter(|finding| !finding.fatal) {
-        warn!("{finding}");
-    }
-    let what = match mode {
-        Mode::Ipvs => "IPVS service proxying",
-        Mode::Iptables => "service proxying by iptables",
-        Mode::Userspace => "service proxying in user space",
-    };
-    if !findings.is_usable() {
-        bail!("this host cannot do {what}:\n- {}", findings.fatal().join("\n- "));
-    }
-    let families: Vec<String> = findings.families.iter().map(ToString::to_string).collect();
-    info!(families = families.join(" and "), "host checked: it can do {what}");
-    Ok(())
-}
-
-/// A kernel with `CONFIG_IP_VS_IPV6` takes a virtual server of IPv6; one without answers
-/// `EAFNOSUPPORT` (`ip_vs_genl_parse_service` in net/netfilter/ipvs/ip_vs_ctl.c). Another refusal is not
-/// the family's: operations meet it again, and retry.
-fn try_ipv6(scheduler: &SchedulerName) -> Result<(), String> {
-    let Err(error) = try_virtual_server(scheduler, PROBE_ADDRESS_V6) else { return Ok(()) };
-    let errno = error.downcast_ref::<ipvs::Error>().and_then(ipvs::Error::raw_os_error);
-    if errno == Some(rustix::io::Errno::AFNOSUPPORT.raw_os_error()) {
-        return Err(format!("{error:#}"));
-    }
-    info!("cannot try a virtual server of IPv6: {error:#}");
-    Ok(())
-}
-
-/// A kernel that has the module, or may load it, takes the scheduler.
-fn try_virtual_server(scheduler: &SchedulerName, address: IpAddr) -> anyhow::Result<()> {
-    let mut client = ipvs::Client::open()?;
-    let wanted = ipvs::Scheduler::new(scheduler.as_str())?;
-    let id = ipvs::VirtualServerId::tcp(address, PROBE_PORT);
-    let shows = |service: &ipvs::VirtualServerStatus| {
-        service.server.scheduler == wanted && service.server.id.family() == id.family()
-    };
-    if client.list_services()?.iter().any(shows) {
-        return Ok(());
-    }
-    let probe = ipvs::VirtualServer::new(id, wanted);
-    match client.new_service(&probe) {
-        // A process was killed while it tried another scheduler.
-        Err(error) if error.is_exists() => {
-            client.delete_service(&id)?;
-            client.new_service(&probe)?;
-        }
-        tried => tried?,
-    }
-    Ok(client.delete_service(&id)?)
-}
-
 fn timeouts(wanted: IpvsTimeouts) -> anyhow::Result<ipvs::Timeouts> {
     let seconds = |duration: Duration| {
         u32::try_from(duration.as_secs()).context("an IPVS timeout is longer than the kernel takes")
@@ -620,39 +392,4 @@ fn timeouts(wanted: IpvsTimeouts) -> anyhow::Result<ipvs::Timeouts> {
         .with_tcp(seconds(wanted.tcp)?)
         .with_tcp_fin(seconds(wanted.tcp_fin)?)
         .with_udp(seconds(wanted.udp)?))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_probe_is_made_again_while_another_program_is_in_the_way() {
-        let busy = || ProbeError { words: "the lock".to_owned(), is_momentary: true };
-        for (results, n_attempts, works) in [
-            (vec![Ok(())], 1, true),
-            (vec![Err(busy()), Err(busy()), Ok(())], 3, true),
-            (vec![Err(busy()), Err(busy()), Err(busy()), Ok(())], 3, false),
-            (vec![Err("no module".to_owned().into()), Ok(())], 1, false),
-        ] {
-            let mut made = 0;
-            let result = patiently(Duration::ZERO, || {
-                made += 1;
-                results[made - 1].clone()
-            });
-            assert_eq!((made, result.is_ok()), (n_attempts, works), "{results:?}");
-        }
-    }
-
-    #[test]
-    fn a_family_that_is_served_is_not_given_up_by_a_switch() {
-        let dropped = ["ip6tables does not work".to_owned()];
-        let keep = |possible: &[Family], served: &[Family]| {
-            keep_families(possible, served, Mode::Iptables, &dropped).map_err(|it| it.to_string())
-        };
-        let lost = keep(&[Family::V4], &Family::BOTH).unwrap_err();
-        assert!(lost.contains("serves IPv6 now") && lost.contains("ip6tables does not"), "{lost}");
-        keep(&Family::BOTH, &[Family::V6]).unwrap();
-        keep(&[Family::V4], &[]).unwrap();
-    }
 }

@@ -4,7 +4,8 @@
 //! kernel's worker, the metrics. So a switch is a restart, but for the process and its listeners.
 //! [`Program`] is what stays.
 
-use std::convert::Infallible;
+mod events;
+
 use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -19,7 +20,7 @@ use plan::settings::Settings;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use tracing::{info, warn};
+use tracing::info;
 
 use super::at_work::{self, AtWork, UntilIdle};
 use super::changes::{Changes, Consequence, Surroundings, Switch};
@@ -44,7 +45,7 @@ use crate::console::Desk;
 use crate::console::answers::top::Readings;
 use crate::console::journal::Happened;
 use crate::console::lately::Repairs;
-use crate::events::{EventRecorder, Extent, NewEvent, Regarding, Severity};
+use crate::events::EventRecorder;
 use crate::host::{self, FallenBack, Host};
 use crate::kernel::estimators::Run;
 use crate::kernel::rules::Backend;
@@ -54,10 +55,9 @@ use crate::reconcile::Reconciler;
 use crate::reconcile::inquiry::{self, Inquiries, Inquiry};
 use crate::reconcile::observer::Observer;
 use crate::serve::Servers;
-use crate::serve::listen::{self, ListenError};
 use crate::serve::metrics::{Metrics, own};
 use crate::serve::pages::SetVerbosity;
-use crate::serve::service_health::ListenFailure;
+use events::{give_up, record_limits, record_start, report_failures};
 
 /// State that outlives a tenure.
 pub(super) struct Program {
@@ -403,7 +403,7 @@ impl<K: Kernel + 'static> Parts<K> {
         threads.source.spawn(source.run(events));
         let consequence = tokio::select! {
             biased;
-            ended = reconciler.run(outbox, watch_addresses(routes, link_local), shutdown) => {
+            ended = reconciler.run(outbox, address_monitor::watch(routes, link_local), shutdown) => {
                 ended?;
                 info!("kube-ipvs ends; the kernel's state stays, and traffic goes on");
                 return Ok(Ended::Shutdown);
@@ -490,78 +490,4 @@ fn after(consequence: Consequence, mode: Mode) -> anyhow::Result<Ended> {
         Consequence::Restart(reason) => bail!("{reason}"),
         Consequence::Switch(to) => Ok(Ended::Switch { from: mode, to }),
     }
-}
-
-/// Ends the program with an Event, since an address that must be listened on cannot be.
-async fn give_up(
-    ended: Result<Infallible, ListenError>,
-    recorder: &EventRecorder,
-) -> anyhow::Result<Ended> {
-    let Err(error) = ended;
-    recorder.record(NewEvent {
-        regarding: Regarding::Node,
-        severity: Severity::Warning,
-        reason: match error.server {
-            listen::Server::Health => "FailedToStartProxierHealthcheck",
-            listen::Server::Metrics => "FailedToStartMetricServer",
-        },
-        action: "StartKubeProxy",
-        note: error.to_string(),
-        extent: Extent::ThisNode,
-    });
-    // The program ends with this; the Event gets a second to be published.
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    Err(error.into())
-}
-
-async fn report_failures(mut failures: mpsc::Receiver<ListenFailure>, recorder: EventRecorder) {
-    while let Some(failure) = failures.recv().await {
-        recorder.record(NewEvent {
-            regarding: Regarding::Service(failure.service.clone()),
-            severity: Severity::Warning,
-            reason: "FailedToStartServiceHealthcheck",
-            action: "Listen",
-            note: failure.to_string(),
-            extent: Extent::ThisNode,
-        });
-    }
-}
-
-/// Records the start of the program. A switch has Events of its own.
-fn record_start(recorder: &EventRecorder, former: Option<&Former>) {
-    if former.is_none() {
-        recorder.record(NewEvent {
-            regarding: Regarding::Node,
-            severity: Severity::Normal,
-            reason: "Starting",
-            action: "StartKubeProxy",
-            note: String::new(),
-            extent: Extent::ThisNode,
-        });
-    }
-}
-
-/// Records what this host lacks.
-fn record_limits(recorder: &EventRecorder, limits: Vec<String>) {
-    for note in limits {
-        recorder.record(NewEvent {
-            regarding: Regarding::Node,
-            severity: Severity::Warning,
-            reason: "HostLimited",
-            action: "PrepareHost",
-            note,
-            extent: Extent::ThisNode,
-        });
-    }
-}
-
-fn watch_addresses(routes: bool, link_local: bool) -> Option<address_monitor::AddressChanges> {
-    address_monitor::start(routes, link_local)
-        .inspect_err(|error| {
-            warn!(
-                "cannot watch the node's addresses by netlink: {error}; changes are seen when they are \
-                 read periodically"
-            );
-        })
-        .ok()
 }

@@ -12,6 +12,7 @@
 
 mod api_client;
 pub mod arguments;
+mod conntrack;
 pub mod defaults;
 pub mod document;
 pub mod flags;
@@ -34,10 +35,11 @@ use plan::mode::Mode;
 
 pub use api_client::CONTROLLER;
 pub use arguments::Arguments;
+pub use conntrack::Conntrack;
 use document::KubeProxyConfiguration;
 use kube_ipvs::KubeIpvsConfiguration;
 use mode::ModeChoice;
-pub use resolved::{ApiServer, Configuration, Conntrack, IpvsTimeouts, LogFormat, Logging, Served};
+pub use resolved::{ApiServer, Configuration, IpvsTimeouts, LogFormat, Logging, Served};
 pub use service_routes::ServiceRoutes;
 use validate::Violation;
 

@@ -14,7 +14,8 @@ use plan::settings::{
     ShortCircuitNetworks,
 };
 
-use super::document::{self, KubeProxyConfiguration};
+use super::conntrack::{Conntrack, conntrack};
+use super::document::KubeProxyConfiguration;
 use super::gates::{EXTERNAL_IPS, FeatureGates};
 use super::kube_ipvs::{self, KubeIpvsConfiguration};
 use super::mode::{self, ModeChoice};
@@ -29,7 +30,6 @@ use crate::serve::listen::Readers;
 use crate::serve::metrics::services::MeasuredServices;
 use crate::source::FollowNodes;
 use crate::syntax::address;
-use crate::syntax::duration::GoDuration;
 
 /// Words that `nodePortAddresses` may have beside networks: the Node's first address of each
 /// family, loopback addresses, and all addresses. Only the first, and by itself, before Kubernetes
@@ -149,25 +149,6 @@ pub struct Served {
     pub profiling: bool,
     /// Clients that may read the console's pages; none: there are no pages.
     pub console_page: Option<Readers>,
-}
-
-/// The kernel's connection tracking. What is absent stays as the kernel has it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Conntrack {
-    /// Connections for each processor core.
-    pub max_per_core: Option<u32>,
-    /// Connections at least, where `max_per_core` is given.
-    pub min: u32,
-    /// `nf_conntrack_tcp_timeout_established`.
-    pub tcp_established: Option<Duration>,
-    /// `nf_conntrack_tcp_timeout_close_wait`.
-    pub tcp_close_wait: Option<Duration>,
-    /// True if `nf_conntrack_tcp_be_liberal` is set.
-    pub tcp_be_liberal: bool,
-    /// `nf_conntrack_udp_timeout`.
-    pub udp: Option<Duration>,
-    /// `nf_conntrack_udp_timeout_stream`.
-    pub udp_stream: Option<Duration>,
 }
 
 /// Format and verbosity of the log.
@@ -480,21 +461,6 @@ fn loopback(family: Family) -> IpNet {
     match family {
         Family::V4 => Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8).into(),
         Family::V6 => Ipv6Net::new_assert(Ipv6Addr::LOCALHOST, 128).into(),
-    }
-}
-
-fn conntrack(document: &document::Conntrack) -> Conntrack {
-    let unless_zero =
-        |duration: GoDuration| Some(duration.to_std()).filter(|duration| !duration.is_zero());
-    let number = |value: Option<i32>| value.and_then(|value| u32::try_from(value).ok());
-    Conntrack {
-        max_per_core: number(document.max_per_core).filter(|max| *max > 0),
-        min: number(document.min).unwrap_or_default(),
-        tcp_established: document.tcp_established_timeout.and_then(unless_zero),
-        tcp_close_wait: document.tcp_close_wait_timeout.and_then(unless_zero),
-        tcp_be_liberal: document.tcp_be_liberal,
-        udp: unless_zero(document.udp_timeout),
-        udp_stream: unless_zero(document.udp_stream_timeout),
     }
 }
 

@@ -68,6 +68,18 @@ struct ChannelState {
     ended: bool,
 }
 
+/// Starts it, as [`start`] does. None, with a warning, if that fails.
+pub fn watch(routes: bool, link_local: bool) -> Option<AddressChanges> {
+    start(routes, link_local)
+        .inspect_err(|error| {
+            tracing::warn!(
+                "cannot watch the node's addresses by netlink: {error}; changes are seen when they are \
+                 read periodically"
+            );
+        })
+        .ok()
+}
+
 /// Starts watching, in the calling thread's network namespace, until the receiver is dropped.
 /// `routes` is true if there are local routes of ours to watch; other programs may add and remove
 /// routes by the thousand. `link_local` is true if IPv6 link-local addresses of other interfaces matter:

@@ -1,7 +1,10 @@
 use super::*;
+use crate::facts::NodeFacts;
+use crate::hash::HashSet;
 use crate::model::Node;
-use crate::settings::LocalDetection;
-use crate::settings::{NodePortAddresses, ShortCircuitNetworks};
+use crate::settings::{
+    AcceptServiceTraffic, LocalDetection, NodePortAddresses, Settings, ShortCircuitNetworks,
+};
 
 /// Input of `iptables-restore` for IPv4 with default settings, nothing being there.
 const IPV4: &str = include_str!("ipv4.rules");

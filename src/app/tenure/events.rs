@@ -1,0 +1,77 @@
+//! Events of a tenure about the node, and about what it cannot listen on.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+
+use super::{Ended, Former};
+use crate::events::{EventRecorder, Extent, NewEvent, Regarding, Severity};
+use crate::serve::listen::{self, ListenError};
+use crate::serve::service_health::ListenFailure;
+
+/// Ends the program with an Event, since an address that must be listened on cannot be.
+pub(super) async fn give_up(
+    ended: Result<Infallible, ListenError>,
+    recorder: &EventRecorder,
+) -> anyhow::Result<Ended> {
+    let Err(error) = ended;
+    recorder.record(NewEvent {
+        regarding: Regarding::Node,
+        severity: Severity::Warning,
+        reason: match error.server {
+            listen::Server::Health => "FailedToStartProxierHealthcheck",
+            listen::Server::Metrics => "FailedToStartMetricServer",
+        },
+        action: "StartKubeProxy",
+        note: error.to_string(),
+        extent: Extent::ThisNode,
+    });
+    // The program ends with this; the Event gets a second to be published.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    Err(error.into())
+}
+
+pub(super) async fn report_failures(
+    mut failures: mpsc::Receiver<ListenFailure>,
+    recorder: EventRecorder,
+) {
+    while let Some(failure) = failures.recv().await {
+        recorder.record(NewEvent {
+            regarding: Regarding::Service(failure.service.clone()),
+            severity: Severity::Warning,
+            reason: "FailedToStartServiceHealthcheck",
+            action: "Listen",
+            note: failure.to_string(),
+            extent: Extent::ThisNode,
+        });
+    }
+}
+
+/// Records the start of the program. A switch has Events of its own.
+pub(super) fn record_start(recorder: &EventRecorder, former: Option<&Former>) {
+    if former.is_none() {
+        recorder.record(NewEvent {
+            regarding: Regarding::Node,
+            severity: Severity::Normal,
+            reason: "Starting",
+            action: "StartKubeProxy",
+            note: String::new(),
+            extent: Extent::ThisNode,
+        });
+    }
+}
+
+/// Records what this host lacks.
+pub(super) fn record_limits(recorder: &EventRecorder, limits: Vec<String>) {
+    for note in limits {
+        recorder.record(NewEvent {
+            regarding: Regarding::Node,
+            severity: Severity::Warning,
+            reason: "HostLimited",
+            action: "PrepareHost",
+            note,
+            extent: Extent::ThisNode,
+        });
+    }
+}
