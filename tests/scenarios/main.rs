@@ -28,6 +28,7 @@ mod random;
 mod refusals;
 mod reports;
 mod rounds;
+mod schedulers;
 mod sets;
 mod short_circuits;
 mod sysctls;
