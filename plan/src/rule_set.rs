@@ -70,7 +70,7 @@ pub struct RuleSetSettings {
     mark: u32,
     local: LocalTraffic,
     random_fully: bool,
-    /// Networks in which short circuits live, the spare network second; none: there are none.
+    /// Network in which short circuits live; none: there are none.
     short_circuit_network: Option<IpNet>,
     /// The networks that are local by a route, in order.
     routes: Vec<IpNet>,

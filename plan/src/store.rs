@@ -99,7 +99,7 @@ impl Store {
             Event::NodeApplied(node) => self.apply_node(*node, settings),
             Event::LocalAddresses(addresses) => self.apply_local_addresses(addresses, settings),
             Event::OtherNodeApplied(name, addresses) => {
-                self.apply_other_node(&name, &addresses, settings)
+                self.apply_other_node(&name, &addresses, settings);
             }
             Event::OtherNodeRemoved(name) => self.apply_other_node(&name, &[], settings),
             Event::ApiServerAddresses(addresses) => self.apply_api_server(addresses),

@@ -131,10 +131,10 @@ impl FormerMode {
     /// Has the relay stop listening once no portal leads to it. A portal that could not be removed may
     /// come before the rules that lead now, and its clients are served as before.
     fn stop_relay(&self, removed: &CleanupReport) {
-        if let Some(relay) = self.relay.as_ref().filter(|_| removed.is_complete()) {
-            if self.backends.is_some() {
-                relay.stop_listening();
-            }
+        if let Some(relay) = self.relay.as_ref().filter(|_| removed.is_complete())
+            && self.backends.is_some()
+        {
+            relay.stop_listening();
         }
     }
 

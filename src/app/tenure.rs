@@ -5,7 +5,9 @@
 //! [`Program`] is what stays.
 
 mod events;
+mod observation;
 
+use std::convert::Infallible;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -18,18 +20,16 @@ use plan::model::Family;
 use plan::planner::Planner;
 use plan::settings::Settings;
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 use tracing::info;
 
 use super::at_work::{self, AtWork, UntilIdle};
 use super::changes::{Changes, Consequence, Surroundings, Switch};
-use super::estimators::EstimatorObserver;
 use super::former_mode::{Former, FormerMode};
 use super::input::{InputPump, Unchecked};
 use super::localhost::NodePortsOnLocalhost;
 use super::logging::Log;
-use super::observers::{EventObserver, Observers};
 use super::relay::RunningRelay;
 use super::service_routes::{self, RouteWatch};
 use super::service_traffic::ServiceTrafficCycle;
@@ -37,8 +37,8 @@ use super::serving::ServingThread;
 use super::signals::{Orders, Shutdown};
 use super::source::Source;
 use super::threads::TaskThread;
-use super::{QUEUE, console, counters::PacketCounters, held_up, mode, serving};
-use crate::config::gates::FeatureGates;
+use super::{QUEUE, console, held_up, mode, serving};
+use crate::config::warnings::Mismatch;
 use crate::config::watch::Rejected;
 use crate::config::{Arguments, Configuration};
 use crate::console::Desk;
@@ -47,7 +47,6 @@ use crate::console::journal::Happened;
 use crate::console::lately::Repairs;
 use crate::events::EventRecorder;
 use crate::host::{self, FallenBack, Host};
-use crate::kernel::estimators::Run;
 use crate::kernel::rules::Backend;
 use crate::kernel::worker::KernelHandle;
 use crate::kernel::{Kernel, address_monitor};
@@ -55,9 +54,11 @@ use crate::reconcile::Reconciler;
 use crate::reconcile::inquiry::{self, Inquiries, Inquiry};
 use crate::reconcile::observer::Observer;
 use crate::serve::Servers;
-use crate::serve::metrics::{Metrics, own};
+use crate::serve::listen::ListenError;
+use crate::serve::metrics::own;
 use crate::serve::pages::SetVerbosity;
-use events::{give_up, record_limits, record_start, report_failures};
+use events::{give_up, record_start, report_failures};
+use observation::{length, measure, observe, observers_of_mode, report_host, report_ports};
 
 /// State that outlives a tenure.
 pub(super) struct Program {
@@ -185,21 +186,8 @@ async fn serve_at_work(
         .context("start the threads beside the event loop")
         .map_err(TenureError::NotReady)?;
     let last_change = program.last_rerouting;
-    let Program {
-        arguments,
-        configured,
-        rejected,
-        log,
-        shutdown,
-        families,
-        relay,
-        localhost,
-        orders,
-        ..
-    } = program;
-    // A mode that is gone back to serves what it can.
-    let is_new = former.as_ref().is_some_and(|former| !former.has_failed);
-    let served = if is_new { families.clone() } else { Vec::new() };
+    let Program { arguments, configured, log, shutdown, families, relay, localhost, .. } = program;
+    let served = to_keep(former.as_ref(), families);
     let (source, host, chosen) = tokio::select! {
         biased;
         () = shutdown.requested() => return Ok(Ended::Shutdown),
@@ -214,13 +202,7 @@ async fn serve_at_work(
     if settings.mode == Mode::Userspace && relay.is_none() {
         *relay = Some(RunningRelay::start(&configuration).map_err(TenureError::NotReady)?);
     }
-    let mut observers: Vec<Box<dyn Observer>> = Vec::new();
-    if let Some(relay) = relay.as_ref().filter(|_| settings.mode == Mode::Userspace) {
-        observers.push(Box::new(relay.observer()));
-    }
-    if settings.mode == Mode::Ipvs && configuration.estimators.run == Run::Auto {
-        observers.push(Box::new(EstimatorObserver::new()));
-    }
+    let mut observers = observers_of_mode(&configuration, settings.mode, relay.as_ref());
     let (inquiries, questions) = inquiry::inquiries();
     observers.push(Box::new(log.journal.observer()));
     let repairs = Repairs::default();
@@ -270,7 +252,8 @@ async fn serve_at_work(
         observers,
         set_verbosity: log.verbosity.clone().into_setter(),
     };
-    let changes = Changes { arguments, configured, rejected: rejected.clone(), orders };
+    let (rejected, orders) = (program.rejected.clone(), &mut program.orders);
+    let changes = Changes { arguments, configured, rejected, orders };
     let ended = parts.run(&threads, at_work, shutdown.requested(), changes).await;
     ended.map_err(TenureError::Failed)
 }
@@ -325,19 +308,17 @@ impl<K: Kernel + 'static> Parts<K> {
         let unchecked =
             Unchecked { configuration: configuration.clone(), families: settings.families.clone() };
         let (failures, failed) = mpsc::channel(QUEUE);
-        let (following, set_verbosity) = (source.following(), self.set_verbosity);
+        let following = source.following();
         let options =
-            serving::options(&configuration, &settings, following, set_verbosity, self.pages)?;
+            serving::options(&configuration, &settings, following, self.set_verbosity, self.pages)?;
         let serving = &threads.serving;
         let servers = Servers::new(options, failures, Arc::clone(&serving.listeners))?;
         let recorder = source.event_recorder(&settings.node_name, &threads.source);
-        let is_relayed = settings.mode == Mode::Userspace;
-        let serving_relay = relay.clone().filter(|_| is_relayed);
+        let serving_relay = relay.clone().filter(|_| from == Mode::Userspace);
         let all = observe(self.observers, &servers, &recorder, &settings, &self.localhost)?;
         let health = servers.health();
         source.mark_not_leaving(&health);
-        let followed = serving::report_followed(source.client_metrics(), health.clone());
-        threads.source.spawn(followed);
+        threads.source.spawn(serving::report_followed(source.client_metrics(), health.clone()));
         let measured = servers.metrics();
         measure(&measured, &configuration, &settings, &source, relay.as_ref())?;
         let (inquiries, stages) = (self.inquiries, measured.own.stages.clone());
@@ -355,13 +336,11 @@ impl<K: Kernel + 'static> Parts<K> {
         let held_up = held_up::for_too_long(reconciler.status(), can_go_back);
         record_start(&recorder, former.as_ref());
         mode::report_dropped(&self.dropped_families, &recorder);
-        measured.own.set_families(&chosen.families);
-        measured.own.host_limits.set(i64::try_from(self.limits.len()).unwrap_or(i64::MAX));
-        record_limits(&recorder, self.limits);
+        report_host(&measured, &families, self.limits, &recorder);
         let former_mode = FormerMode {
             settings: chosen,
             former,
-            relay: relay.filter(|_| !is_relayed),
+            relay: relay.filter(|_| from != Mode::Userspace),
             localhost: (!wants_localhost).then(|| self.localhost.clone()),
             backends,
             status: reconciler.status(),
@@ -375,26 +354,15 @@ impl<K: Kernel + 'static> Parts<K> {
         measured.own.queues.watch(own::SOURCE, length(&events));
         measured.own.queues.watch(own::LOOP, length(&inputs));
         if let Some(relay) = serving_relay {
-            for event in relay.known_ports() {
-                // The loop runs soon, and takes it; the queue is longer than a node has ports as a rule.
-                if inputs.try_send(crate::reconcile::Input::Change(event)).is_err() {
-                    break;
-                }
-            }
-            tokio::spawn(relay.report(inputs.clone(), recorder.clone()));
+            report_ports(relay, &inputs, &recorder);
         }
         let input_pump = InputPump::new(inputs, recorder.clone(), health, unchecked);
 
-        let rejected = measured.own.configuration_rejected.clone();
         let returned = mode::returned(&configuration, self.fallen_back, &recorder, at_work);
         let configured = changes.configured.clone();
-        let cx = Surroundings {
-            mode: from,
-            families,
-            recorder: recorder.clone(),
-            at_work: at_work.clone(),
-        };
-        let changed = changes.next(cx, rejected);
+        let (noted, at_work) = (recorder.clone(), at_work.clone());
+        let cx = Surroundings { mode: from, families, recorder: noted, at_work };
+        let changed = changes.next(cx, measured.own.configuration_rejected.clone());
         // It ends with the tenure; the listeners do not.
         let mut served = JoinSet::new();
         served.spawn_on(servers.run(), serving.thread.handle());
@@ -404,16 +372,10 @@ impl<K: Kernel + 'static> Parts<K> {
         let consequence = tokio::select! {
             biased;
             ended = reconciler.run(outbox, address_monitor::watch(routes, link_local), shutdown) => {
-                ended?;
-                info!("kube-ipvs ends; the kernel's state stays, and traffic goes on");
-                return Ok(Ended::Shutdown);
+                return ended.map(shut_down).map_err(Into::into);
             }
-            ended = threads.source.spawn(input_pump.run(inbox)) => {
-                ended.context("run the input pump")??;
-                bail!("the source of Services has ended, which is a bug; please report the log above")
-            }
-            Some(ended) = served.join_next() => {
-                return give_up(ended.context("serve health and metrics")?, &recorder).await;
+            failed = failure(threads.source.spawn(input_pump.run(inbox)), served, &recorder) => {
+                return failed;
             }
             problem = held_up => return Ok(Ended::HeldUp(problem)),
             consequence = changed => consequence,
@@ -436,52 +398,33 @@ impl Threads {
     }
 }
 
-/// Has the event loop's reports go to all that needs them.
-fn observe(
-    observers: Vec<Box<dyn Observer>>,
-    servers: &Servers,
+/// Returns the families that the next mode must serve. One that is gone back to serves what it can.
+fn to_keep(former: Option<&Former>, served: &[Family]) -> Vec<Family> {
+    let is_new = former.is_some_and(|former| !former.has_failed);
+    if is_new { served.to_vec() } else { Vec::new() }
+}
+
+/// Returns when a part has ended that goes on for as long as the tenure.
+async fn failure(
+    input_pump: JoinHandle<Result<(), Mismatch>>,
+    mut served: JoinSet<Result<Infallible, ListenError>>,
     recorder: &EventRecorder,
-    settings: &Settings,
-    localhost: &NodePortsOnLocalhost,
-) -> anyhow::Result<Observers> {
-    let mut all = Observers::new(vec![
-        Box::new(servers.observer()),
-        Box::new(EventObserver::new(recorder.clone())),
-    ]);
-    observers.into_iter().for_each(|observer| all.add(observer));
-    localhost.measured_by(&servers.metrics())?;
-    // Where they are not wanted, they go on until the node is carried by its mode (`FormerMode`).
-    if settings.localhost_node_ports {
-        all.add(Box::new(localhost.observer(recorder)?));
+) -> anyhow::Result<Ended> {
+    tokio::select! {
+        biased;
+        ended = input_pump => {
+            ended.context("run the input pump")??;
+            bail!("the source of Services has ended, which is a bug; please report the log above")
+        }
+        Some(ended) = served.join_next() => {
+            give_up(ended.context("serve health and metrics")?, recorder).await
+        }
     }
-    Ok(all)
 }
 
-/// Has the metrics show what is known from the start, and what measures itself.
-fn measure(
-    measured: &Metrics,
-    configuration: &Configuration,
-    settings: &Settings,
-    source: &Source,
-    relay: Option<&RunningRelay>,
-) -> anyhow::Result<()> {
-    let gates = configuration.gates.iter();
-    let gates = gates.map(|(name, open)| (name, FeatureGates::stage(name), open));
-    measured.add_features(gates)?;
-    source.measured_by(measured)?;
-    if let Some(relay) = relay {
-        relay.measured_by(measured)?;
-    }
-    if settings.nfacct {
-        measured.add(PacketCounters::new()?)?;
-    }
-    Ok(())
-}
-
-/// Returns a function that counts the messages in a channel. It does not keep the channel open.
-fn length<T: Send + 'static>(sender: &mpsc::Sender<T>) -> own::queues::Length {
-    let sender = sender.downgrade();
-    Box::new(move || sender.upgrade().map_or(0, |sender| sender.max_capacity() - sender.capacity()))
+fn shut_down((): ()) -> Ended {
+    info!("kube-ipvs ends; the kernel's state stays, and traffic goes on");
+    Ended::Shutdown
 }
 
 /// Returns what a tenure in `mode` ends with for `consequence`.

@@ -50,10 +50,10 @@ pub(crate) struct ConntrackSetup {
 /// Sets what differs from what the operator chose.
 pub(crate) fn set(root: &Root, chosen: &Conntrack) -> ConntrackSetup {
     let mut outcome = ConntrackSetup::default();
-    if let Some(entries) = entries(chosen.max_per_core, chosen.min, processors(root)) {
-        if set_entries(root, entries, &mut outcome) {
-            set_buckets(root, entries / 4, &mut outcome);
-        }
+    if let Some(entries) = entries(chosen.max_per_core, chosen.min, processors(root))
+        && set_entries(root, entries, &mut outcome)
+    {
+        set_buckets(root, entries / 4, &mut outcome);
     }
     let applied = sysctl::apply(&root.proc_sys, &sysctls(chosen));
     outcome.changed.extend(applied.changed);

@@ -13,7 +13,7 @@
 //! opened is tried again with each round.
 //!
 //! The listeners outlive a tenure. Checks of the former one keep their answers until the next one has
-//! planned all Services ([`CheckUpdates::planned_all`]).
+//! planned all Services (`CheckUpdates::planned_all`).
 
 mod answer;
 #[cfg(test)]

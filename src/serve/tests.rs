@@ -449,16 +449,16 @@ async fn a_switch_closes_no_listener_and_no_connection() {
 async fn changed_addresses_are_moved() {
     let [health, metrics, other] = [(); 3].map(|()| free_address());
     let listeners = Listeners::new();
-    let begin = async |options: Options| {
+    let begin = |options: Options| {
         let (failures, _) = mpsc::channel(1);
         let servers = Servers::new(options, failures, Arc::clone(&listeners)).unwrap();
         tokio::spawn(servers.run())
     };
-    let served = begin(options_at(health, metrics, Mode::Ipvs)).await;
+    let served = begin(options_at(health, metrics, Mode::Ipvs));
     until_listening(health).await;
     served.abort();
     drop(served.await);
-    let served = begin(options_at(other, metrics, Mode::Ipvs)).await;
+    let served = begin(options_at(other, metrics, Mode::Ipvs));
     until_listening(other).await;
     while TcpStream::connect(health).await.is_ok() {
         tokio::task::yield_now().await;
@@ -467,7 +467,7 @@ async fn changed_addresses_are_moved() {
     drop(served.await);
     // The same port at another address.
     let everywhere = SocketAddr::from(([0, 0, 0, 0], other.port()));
-    let served = begin(options_at(everywhere, metrics, Mode::Ipvs)).await;
+    let served = begin(options_at(everywhere, metrics, Mode::Ipvs));
     let second = SocketAddr::from(([127, 0, 0, 2], other.port()));
     until_listening(second).await;
     assert!(!served.is_finished());

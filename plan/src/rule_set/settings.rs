@@ -88,8 +88,8 @@ impl RuleSetSettings {
         Self { optional, ..self }
     }
 
-    /// The same, with short circuits in these networks, which are of the rules' family:
-    /// [`ShortCircuitNetworks::networks`](crate::settings::ShortCircuitNetworks::networks).
+    /// The same, with short circuits in this network, which is of the rules' family
+    /// ([`ShortCircuitNetworks::of`](crate::settings::ShortCircuitNetworks::of)).
     #[must_use]
     pub fn with_short_circuit_network(self, network: Option<IpNet>) -> Self {
         Self { short_circuit_network: network.map(|net| net.trunc()), ..self }

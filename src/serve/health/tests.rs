@@ -57,6 +57,23 @@ enum Step {
 /// Expected health of IPv4, IPv6, `/healthz` and `/livez`, so many seconds after the start.
 type Expected = (u64, [bool; 4]);
 
+/// Takes a step in the life of a proxy that started then.
+fn take(health: &mut Health, step: Step, start: Moment) {
+    use Step::{Leaving, Left, Refused, Waiting, Withheld, Written};
+    match step {
+        Waiting(at) => health.waiting(3, after(start, at)),
+        Left(at) => health.left(2, after(start, at).instant),
+        Written(family, at) => health.written(family, after(start, at)),
+        Refused(family, refused, at) => {
+            health.prerequisites_refused(family, refused, after(start, at));
+        }
+        Withheld(family, withheld, at) => {
+            health.chains_withheld(family, withheld, after(start, at));
+        }
+        Leaving(leaving) => health.node_leaving(leaving),
+    }
+}
+
 #[test]
 fn what_is_healthy_and_what_is_not() {
     use Family::{V4, V6};
@@ -126,18 +143,7 @@ fn what_is_healthy_and_what_is_not() {
         let start = start();
         let mut health = both(start);
         for step in *steps {
-            match *step {
-                Waiting(at) => health.waiting(3, after(start, at)),
-                Left(at) => health.left(2, after(start, at).instant),
-                Written(family, at) => health.written(family, after(start, at)),
-                Refused(family, refused, at) => {
-                    health.prerequisites_refused(family, refused, after(start, at));
-                }
-                Withheld(family, withheld, at) => {
-                    health.chains_withheld(family, withheld, after(start, at));
-                }
-                Leaving(leaving) => health.node_leaving(leaving),
-            }
+            take(&mut health, *step, start);
         }
         for (at, expected) in *expected {
             let now = after(start, *at);

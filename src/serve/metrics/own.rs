@@ -62,12 +62,11 @@ pub struct OwnMetrics {
     drift: IntCounterVec,
     /// Sysctls without the value that Services need.
     pub sysctl_mismatches: IntGauge,
-    /// Number of things that the host lacks, other than families.
-    pub host_limits: IntGauge,
+    /// What this host lacks.
+    pub host: HostMetrics,
     /// Drains by hand that are in force.
     pub drained_endpoints: IntGauge,
     mode: IntGaugeVec,
-    family_served: IntGaugeVec,
     /// State that the mode has left in which the node served before, by kind.
     pub left_by_former_mode: IntGaugeVec,
     /// 1 while rules of the mode before lead connections for longer than they should.
@@ -81,6 +80,43 @@ pub struct OwnMetrics {
 }
 
 // === impl OwnMetrics ===
+
+/// What this host lacks.
+#[derive(Debug)]
+pub struct HostMetrics {
+    /// Number of things other than families.
+    pub limits: IntGauge,
+    family_served: IntGaugeVec,
+}
+
+// === impl HostMetrics ===
+
+impl HostMetrics {
+    fn new(make: &Maker<'_>) -> Result<Self, prometheus::Error> {
+        Ok(Self {
+            limits: make.gauge(
+                "kube_ipvs_host_limits",
+                "Number of things that this host lacks, other than families: a protocol of IPVS, a sysctl, \
+                 buckets of the connection tracking table. The log and the Events HostLimited of the Node \
+                 name them.",
+            )?,
+            family_served: make.gauges(
+                FAMILY_SERVED,
+                "1 for each family that the node serves, 0 for one that it does not serve, because the \
+                 kernel or iptables lacks something. The Event FamilyNotServed of the Node names it.",
+                "family",
+            )?,
+        })
+    }
+
+    /// Says which families the node serves.
+    pub fn set_families(&self, served: &[Family]) {
+        for family in Family::BOTH {
+            let is_served = served.contains(&family);
+            self.family_served.with_label_values(&[&family.to_string()]).set(is_served.into());
+        }
+    }
+}
 
 impl OwnMetrics {
     /// Registers them, each at zero.
@@ -119,12 +155,6 @@ impl OwnMetrics {
                 "Number of sysctls without the value that Services need, because they could not be set or \
                  another program sets them again and again. The log and an Event of the Node name them.",
             )?,
-            host_limits: make.gauge(
-                "kube_ipvs_host_limits",
-                "Number of things that this host lacks, other than families: a protocol of IPVS, a sysctl, \
-                 buckets of the connection tracking table. The log and the Events HostLimited of the Node \
-                 name them.",
-            )?,
             drained_endpoints: make.gauge(
                 "kube_ipvs_drained_endpoints",
                 "Number of endpoints that an operator has drained by hand on this node (kube-ipvs drain), \
@@ -135,12 +165,7 @@ impl OwnMetrics {
                 "Always 1; the labels say which mode is configured, and in which one the node serves.",
                 &["configured", "effective"],
             )?,
-            family_served: make.gauges(
-                FAMILY_SERVED,
-                "1 for each family that the node serves, 0 for one that it does not serve, because the \
-                 kernel or iptables lacks something. The Event FamilyNotServed of the Node names it.",
-                "family",
-            )?,
+            host: HostMetrics::new(&make)?,
             left_by_former_mode: make.gauges(
                 "kube_ipvs_left_by_former_mode",
                 "Number of virtual servers (kind virtual_servers) that mode ipvs has left and that still \
@@ -168,14 +193,6 @@ impl OwnMetrics {
         };
         made.begin_at_zero();
         Ok(made)
-    }
-
-    /// Says which families the node serves.
-    pub fn set_families(&self, served: &[Family]) {
-        for family in Family::BOTH {
-            let is_served = served.contains(&family);
-            self.family_served.with_label_values(&[&family.to_string()]).set(is_served.into());
-        }
     }
 
     /// Says in which mode the node serves.
@@ -225,6 +242,6 @@ impl OwnMetrics {
         for class in CLASSES {
             self.pending.with_label_values(&[class]);
         }
-        self.set_families(&[]);
+        self.host.set_families(&[]);
     }
 }

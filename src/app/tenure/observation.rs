@@ -1,0 +1,113 @@
+//! What sees a tenure at work: observers of the event loop, and metrics.
+
+use plan::mode::Mode;
+use plan::model::Family;
+use plan::settings::Settings;
+use tokio::sync::mpsc;
+
+use super::events::record_limits;
+use crate::app::counters::PacketCounters;
+use crate::app::estimators::EstimatorObserver;
+use crate::app::localhost::NodePortsOnLocalhost;
+use crate::app::observers::{EventObserver, Observers};
+use crate::app::relay::RunningRelay;
+use crate::app::source::Source;
+use crate::config::Configuration;
+use crate::config::gates::FeatureGates;
+use crate::events::EventRecorder;
+use crate::kernel::estimators::Run;
+use crate::reconcile::Input;
+use crate::reconcile::observer::Observer;
+use crate::serve::Servers;
+use crate::serve::metrics::{Metrics, own};
+
+/// Returns the observers that only one mode has.
+pub(super) fn observers_of_mode(
+    configuration: &Configuration,
+    mode: Mode,
+    relay: Option<&RunningRelay>,
+) -> Vec<Box<dyn Observer>> {
+    match (mode, relay) {
+        (Mode::Userspace, Some(relay)) => vec![Box::new(relay.observer())],
+        (Mode::Ipvs, _) if configuration.estimators.run == Run::Auto => {
+            vec![Box::new(EstimatorObserver::new())]
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Has the event loop's reports go to all that needs them.
+pub(super) fn observe(
+    observers: Vec<Box<dyn Observer>>,
+    servers: &Servers,
+    recorder: &EventRecorder,
+    settings: &Settings,
+    localhost: &NodePortsOnLocalhost,
+) -> anyhow::Result<Observers> {
+    let mut all = Observers::new(vec![
+        Box::new(servers.observer()),
+        Box::new(EventObserver::new(recorder.clone())),
+    ]);
+    observers.into_iter().for_each(|observer| all.add(observer));
+    localhost.measured_by(&servers.metrics())?;
+    // Where they are not wanted, they go on until the node is carried by its mode (`FormerMode`).
+    if settings.localhost_node_ports {
+        all.add(Box::new(localhost.observer(recorder)?));
+    }
+    Ok(all)
+}
+
+/// Has the metrics show what is known from the start, and what measures itself.
+pub(super) fn measure(
+    measured: &Metrics,
+    configuration: &Configuration,
+    settings: &Settings,
+    source: &Source,
+    relay: Option<&RunningRelay>,
+) -> anyhow::Result<()> {
+    let gates = configuration.gates.iter();
+    let gates = gates.map(|(name, open)| (name, FeatureGates::stage(name), open));
+    measured.add_features(gates)?;
+    source.measured_by(measured)?;
+    if let Some(relay) = relay {
+        relay.measured_by(measured)?;
+    }
+    if settings.nfacct {
+        measured.add(PacketCounters::new()?)?;
+    }
+    Ok(())
+}
+
+/// Says which families this host serves, and what else it lacks.
+pub(super) fn report_host(
+    measured: &Metrics,
+    families: &[Family],
+    limits: Vec<String>,
+    recorder: &EventRecorder,
+) {
+    let host = &measured.own.host;
+    host.set_families(families);
+    host.limits.set(i64::try_from(limits.len()).unwrap_or(i64::MAX));
+    record_limits(recorder, limits);
+}
+
+/// Tells the loop the proxy ports that the relay has, and those that come and go.
+pub(super) fn report_ports(
+    relay: RunningRelay,
+    inputs: &mpsc::Sender<Input>,
+    recorder: &EventRecorder,
+) {
+    for event in relay.known_ports() {
+        // The loop runs soon, and takes it; the queue is longer than a node has ports as a rule.
+        if inputs.try_send(Input::Change(event)).is_err() {
+            break;
+        }
+    }
+    tokio::spawn(relay.report(inputs.clone(), recorder.clone()));
+}
+
+/// Returns a function that counts the messages in a channel. It does not keep the channel open.
+pub(super) fn length<T: Send + 'static>(sender: &mpsc::Sender<T>) -> own::queues::Length {
+    let sender = sender.downgrade();
+    Box::new(move || sender.upgrade().map_or(0, |sender| sender.max_capacity() - sender.capacity()))
+}
