@@ -142,7 +142,7 @@ impl Writer {
             self.retry_queue.next_due(),
             self.drain.next_due(),
             self.flows.next_due(),
-            self.balancing.next_due(),
+            self.balancing.next_due(Instant::now()),
         ];
         others.into_iter().chain([write]).flatten().min()
     }

@@ -33,7 +33,7 @@ fn services(bed: &Bed) -> [Service; 2] {
         }
         let address = |net: &str| ip(&format!("{net}{last}"));
         service.load_balancer = ["203.0.113.", "fd00:203::"].map(address).to_vec();
-        service.external = ["198.51.100.", "fd00:198::"].map(address).to_vec();
+        service.external = ["198.51.100.", "fd00:203::e"].map(address).to_vec();
         service.pods([bed.pod(1, 1)])
     };
     let mut near = of("near", 71, 30_081);
@@ -51,13 +51,13 @@ fn frontends(protocol: Protocol) -> Vec<(&'static str, u16)> {
         "203.0.113.8",
         "fd00:203::8",
         "198.51.100.8",
-        "fd00:198::8",
+        "fd00:203::e8",
         "10.96.0.71",
         "fd00:96::71",
         "203.0.113.71",
         "fd00:203::71",
         "198.51.100.71",
-        "fd00:198::71",
+        "fd00:203::e71",
     ]
     .map(|address| (address, 80))
     .to_vec();

@@ -59,9 +59,8 @@ impl Balancing {
     }
 
     /// Returns the time at which the next one is due.
-    pub(super) fn next_due(&self) -> Option<Instant> {
-        let next = self.next.unwrap_or_else(Instant::now);
-        (!self.waiting.is_empty()).then_some(next)
+    pub(super) fn next_due(&self, now: Instant) -> Option<Instant> {
+        (!self.waiting.is_empty()).then(|| self.next.unwrap_or(now))
     }
 
     fn pop(&mut self) -> Option<Frontend> {
@@ -80,7 +79,7 @@ impl Writer {
         cx: &mut Context,
     ) -> Result<(), WorkerGone> {
         let started = Instant::now();
-        if self.balancing.next_due().is_none_or(|due| due > started) {
+        if self.balancing.next_due(started).is_none_or(|due| due > started) {
             return Ok(());
         }
         let mut ops = Vec::new();
