@@ -154,6 +154,21 @@ impl SetKind {
         matches!(self, Self::ShortCircuit)
     }
 
+    /// True if its entries let clients past the access filter, `KUBE-IPVS-FILTER`, to a frontend.
+    #[must_use]
+    pub const fn admits(self) -> bool {
+        matches!(
+            self,
+            Self::ClusterIp | Self::ExternalIp | Self::ExternalIpLocal | Self::LoadBalancer
+        )
+    }
+
+    /// True if its entries have the access filter refuse frontends.
+    #[must_use]
+    pub const fn closes(self) -> bool {
+        matches!(self, Self::NoEndpoints | Self::NoLocalEndpoints)
+    }
+
     const fn names(self) -> (&'static str, &'static str) {
         match self {
             Self::LoopBack => ("KUBE-LOOP-BACK", "KUBE-6-LOOP-BACK"),

@@ -149,6 +149,9 @@ fn missing<'a>(families: impl Iterator<Item = &'a Family>, retry_queue: &RetryQu
     let mut missing: Vec<&Subject> = retry_queue.prerequisites().filter(is_missing).collect();
     if missing.is_empty() {
         missing = retry_queue.iter().map(|(subject, _)| subject).filter(is_missing).collect();
+        // What was tried says more than what waits for it.
+        let was_tried = |it: &Subject| retry_queue.get(it).is_some_and(|it| it.attempts > 0);
+        missing.sort_unstable_by_key(|it| (!was_tried(it), **it));
     }
     let pending = missing.iter().filter_map(|subject| retry_queue.get(subject));
     let named = pending.take(NAMED).map(|it| format!("{}: {}", it.op, it.refusal));

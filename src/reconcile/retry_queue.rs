@@ -2,9 +2,12 @@
 //! succeeded. So has a virtual server that could not be read.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::time::Duration;
 
-use plan::model::Family;
+use ipnet::IpNet;
+use plan::kernel_objects::{Entry, Frontend};
+use plan::model::{Family, Protocol};
 use plan::op::{Op, Subject};
 use tokio::time::Instant;
 
@@ -27,6 +30,11 @@ pub struct RetryQueue {
     prerequisites: BTreeSet<Subject>,
     /// Pending entries that lead clients from a frontend to its short circuit.
     leading: BTreeSet<Subject>,
+    /// Frontends without what keeps clients from the node's own ports, each with that: virtual servers
+    /// that could not be made, and entries that could not be added and close them.
+    unserved: BTreeSet<(Frontend, Subject)>,
+    /// Local routes that could not be removed.
+    removed_routes: BTreeSet<IpNet>,
     /// Number of pending changes of chains that nothing about the chain stands in the way of.
     withheld_chains: BTreeMap<Family, usize>,
     /// Number of pending retries, by the class of the refusal; no zeros.
@@ -137,6 +145,19 @@ impl RetryQueue {
         self.leading.iter().filter_map(|subject| Some((subject, self.pending.get(subject)?)))
     }
 
+    /// Returns the virtual servers at an address that could not be made, and the entries that could not
+    /// be added and close frontends there.
+    pub fn unserved_at(&self, address: IpAddr) -> impl Iterator<Item = Subject> {
+        let first = (Frontend { address, protocol: Protocol::Tcp, port: 0 }, Subject::Link);
+        let from_it = self.unserved.range(first..);
+        from_it.take_while(move |(it, _)| it.address == address).map(|(_, subject)| *subject)
+    }
+
+    /// Returns the local routes that could not be removed.
+    pub fn removed_routes(&self) -> impl Iterator<Item = IpNet> {
+        self.removed_routes.iter().copied()
+    }
+
     /// Returns the number of pending retries by the class of the refusal, without classes that have
     /// none.
     pub fn classes(&self) -> impl Iterator<Item = (RefusalClass, usize)> {
@@ -163,6 +184,12 @@ impl RetryQueue {
         if pending.op.leads_to_short_circuits() {
             self.leading.insert(subject);
         }
+        if let Some(frontend) = unserved(&pending.op) {
+            self.unserved.insert((frontend, subject));
+        }
+        if let Op::RemoveRoute(network) = pending.op {
+            self.removed_routes.insert(network);
+        }
         if let Some(family) = withheld(&pending.op, pending.refusal.class) {
             *self.withheld_chains.entry(family).or_default() += 1;
         }
@@ -174,6 +201,12 @@ impl RetryQueue {
         let pending = self.pending.remove(subject)?;
         self.prerequisites.remove(subject);
         self.leading.remove(subject);
+        if let Some(frontend) = unserved(&pending.op) {
+            self.unserved.remove(&(frontend, *subject));
+        }
+        if let Op::RemoveRoute(network) = pending.op {
+            self.removed_routes.remove(&network);
+        }
         let class = pending.refusal.class;
         if let Some(family) = withheld(&pending.op, class)
             && let Some(count) = self.withheld_chains.get_mut(&family)
@@ -187,6 +220,15 @@ impl RetryQueue {
             }
         }
         Some(pending)
+    }
+}
+
+/// Returns the frontend at which clients would come to the node without this operation.
+fn unserved(op: &Op) -> Option<Frontend> {
+    match op {
+        Op::CreateVirtualServer(frontend, _) => Some(*frontend),
+        Op::AddEntry(set, Entry::AddressPort(frontend)) => set.kind.closes().then_some(*frontend),
+        _ => None,
     }
 }
 

@@ -7,6 +7,7 @@
 //! - [`retry_queue`](super::retry_queue), `retries`: failed operations are retried until they
 //!   succeed or are no longer desired. If the kernel was not as we left it, it is read again first.
 //! - `dependencies`: an operation waits while another one that has to come first is pending.
+//! - `closing`: a frontend at a local address is closed while it is not served.
 //! - `balancing`: changes of schedulers go a few at a time, after everything else.
 //! - `chains`: the order of changes of chains, and those of them that wait for others.
 //! - `drain`: TCP real servers go when their last connection has ended.
@@ -17,6 +18,7 @@
 
 mod balancing;
 mod chains;
+mod closing;
 mod dependencies;
 mod drain;
 mod flows;
@@ -277,9 +279,13 @@ impl Writer {
         ops: Vec<Op>,
         basis: Basis,
     ) -> Result<(), WorkerGone> {
-        let removes_marker = |op: &Op| !cx.planner.unmarked_by(op).is_empty();
+        let removes_marker =
+            |op: &Op| closing::opens(op).is_none() && !cx.planner.unmarked_by(op).is_empty();
         let (mut last, mut ops): (Vec<Op>, Vec<Op>) = ops.into_iter().partition(removes_marker);
         let mut failed = HashSet::default();
+        let mut openings = self.close(cx, &mut ops, basis, &mut failed).await?;
+        let mut addresses: Vec<Op> =
+            ops.extract_if(.., |op| matches!(op, Op::BindAddress(_))).collect();
         if let Some(first) = ops.iter().position(|op| matches!(op, Op::CreateVirtualServer(..))) {
             let rest = ops.split_off(first);
             self.send(cx, ops, basis, &mut failed).await?;
@@ -289,19 +295,29 @@ impl Writer {
         }
         let mut leading: Vec<Op> = ops.extract_if(.., |op| op.leads_to_short_circuits()).collect();
         let mut after = Vec::new();
-        if !leading.is_empty() || !self.retry_queue.is_empty() {
+        let has_pending = !self.retry_queue.is_empty();
+        let unbinds = ops.iter().any(closing::unbinds);
+        if has_pending || unbinds || !leading.is_empty() || !addresses.is_empty() {
             after.extend(ops.extract_if(.., |op| op.phase() > Phase::LED_OFF));
         }
         self.send(cx, ops, basis, &mut failed).await?;
+        openings.served.extend(self.close_refused(cx, basis, &mut failed).await?);
+        self.open(cx, openings.served, basis, &mut failed).await?;
+        closing::hold_addresses(&cx.planner, &mut self.retry_queue, &mut addresses);
+        self.send(cx, addresses, basis, &mut failed).await?;
         dependencies::cut_off(&cx.planner, &self.retry_queue, &failed, &mut leading);
         dependencies::await_short_circuits(&cx.planner, &mut self.retry_queue, &mut leading);
         let cut = dependencies::removed_though_desired(&cx.planner, &leading);
         self.send(cx, leading, basis, &mut failed).await?;
         dependencies::keep_pending(&cx.planner, &mut self.retry_queue, cut, &failed);
         dependencies::keep_short_circuits(&cx.planner, &mut self.retry_queue, &mut after);
+        let unbound = after.extract_if(.., |op| closing::unbinds(op)).collect();
+        self.send(cx, unbound, basis, &mut failed).await?;
+        closing::hold_bound(&mut self.retry_queue, &mut after);
         self.send(cx, after, basis, &mut failed).await?;
         dependencies::keep_markers(&cx.planner, &mut self.retry_queue, &mut last);
         self.send(cx, last, basis, &mut failed).await?;
+        self.open(cx, openings.gone, basis, &mut failed).await?;
         self.report_pending(cx);
         Ok(())
     }

@@ -6,6 +6,7 @@ use plan::actual::Actual;
 use plan::model::{Family, Protocol};
 use plan::sets::{SetId, SetKind};
 
+use crate::closing::without_closings;
 use crate::world::{World, frontend, real_server, tcp};
 
 const CLUSTER_IP: SetId = SetId { kind: SetKind::ClusterIp, family: Family::V4 };
@@ -18,7 +19,7 @@ async fn repaired(damage: impl FnOnce(&mut Actual), operations: usize) {
     assert_ne!(world.fake.actual(), before);
     world.compared().await;
     assert_eq!(world.fake.actual(), before);
-    let log = world.fake.take_log();
+    let log = without_closings(world.fake.take_log());
     assert_eq!(log.len(), operations, "{log:?}");
     assert_eq!(world.now().drift_repaired, operations as u64);
     world.compared().await;

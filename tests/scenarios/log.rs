@@ -111,8 +111,8 @@ async fn of_many_refusals_ten_are_logged_and_so_is_what_is_in_order_again() {
         counts("140 more operations were refused in the same way (kube-ipvs reads the set"),
         1
     );
-    // The entries, and the virtual servers that waited for them.
-    assert_eq!(counts(" is in order again"), 20, "{lines:#?}");
-    assert_eq!(counts("140 more kernel objects are in order again"), 2);
+    // The entries, the virtual servers that waited for them, and the addresses that waited for these.
+    assert_eq!(counts(" is in order again"), 30, "{lines:#?}");
+    assert_eq!(counts("140 more kernel objects are in order again"), 3);
     world.assert_converged(&[]);
 }

@@ -11,6 +11,7 @@ mod addresses;
 mod api_server;
 mod audit;
 mod changes;
+mod closing;
 mod console;
 mod drain;
 mod drift;

@@ -14,6 +14,7 @@ use plan::op::{Op, Subject};
 use plan::sets::{SetId, SetKind};
 use plan::settings::ShortCircuitNetworks;
 
+use crate::closing::opens;
 use crate::world::{World, service, slice};
 
 /// A load balancer's Service for this node's endpoints, all of which are on another node: only its
@@ -56,7 +57,7 @@ pub(crate) fn misleads(op: &Op, actual: &Actual) -> Option<String> {
         }
         _ => false,
     };
-    is_wrong.then(|| op.to_string())
+    is_wrong.then(|| op.to_string()).or_else(|| opens(op, actual))
 }
 
 fn short_circuit_of(set: SetId, entry: &Entry) -> Frontend {

@@ -140,6 +140,21 @@ impl Planner {
         Some(Frontend { address, ..*frontend })
     }
 
+    /// Returns the frontends of the Services that have these ones, which are at one address, that are
+    /// at the same address.
+    pub fn others_at(&self, frontends: &[Frontend]) -> impl Iterator<Item = Frontend> {
+        let address = frontends.first().map(|frontend| frontend.address);
+        let owners = frontends.iter().filter_map(|frontend| self.desired.owner(frontend));
+        let owners: BTreeSet<&ServiceName> = owners.collect();
+        owners.into_iter().flat_map(move |owner| {
+            let claims = self.desired.fragment(owner).into_iter().flat_map(|it| &it.claims);
+            let frontends = claims.map(|claim| claim.frontend);
+            frontends.filter(move |it| {
+                Some(it.address) == address && self.desired.owner(it) == Some(owner)
+            })
+        })
+    }
+
     /// Returns the subjects that are to be there before clients are led to a short circuit.
     pub fn needed_at(&self, short_circuit: &Frontend) -> impl Iterator<Item = Subject> {
         let claim = self.desired.owning_claim(short_circuit);

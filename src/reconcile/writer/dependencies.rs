@@ -12,6 +12,7 @@ use plan::op::{Op, Subject};
 use plan::planner::Planner;
 use tokio::time::Instant;
 
+use super::closing;
 use crate::kernel::{Refusal, RefusalClass};
 use crate::reconcile::retry_queue::{Pending, RetryQueue};
 
@@ -183,6 +184,9 @@ pub(super) fn retry_dependents(
         return;
     }
     let now = Instant::now();
+    for dependent in closing::dependents(planner, resolved) {
+        retry_queue.retry_now(&dependent, now);
+    }
     match resolved {
         Subject::VirtualServer(short_circuit) => {
             let claim = planner.desired().owning_claim(short_circuit);
@@ -191,8 +195,11 @@ pub(super) fn retry_dependents(
             }
         }
         Subject::Entry(set, entry) => {
-            for marked in planner.marked_by(*set, entry) {
-                retry_queue.retry_now(&Subject::VirtualServer(marked), now);
+            // One that closes a frontend for a while is no marker that its virtual server waits for.
+            if planner.desired().has_entry(*set, entry) {
+                for marked in planner.marked_by(*set, entry) {
+                    retry_queue.retry_now(&Subject::VirtualServer(marked), now);
+                }
             }
             let short_circuit = planner.led_to(*set, entry);
             let is_unwanted = |it: &Frontend| planner.desired().owner(it).is_none();
