@@ -18,12 +18,28 @@ fn operations(answer: &Value, field: &str) -> Vec<String> {
     operations
 }
 
-/// Operations that a log has, in order: at verbosity 4, there is a line for each.
+/// Operations that a log has, in order: at verbosity 4, there is a line for each. Without those that
+/// close a frontend and open it again while its virtual server is made: they leave nothing behind.
 fn written(log: &str) -> Vec<String> {
     let verbs = ["add ", "change ", "create ", "remove ", "drain ", "write ", "insert ", "delete "];
     let lines = log.lines().filter_map(|line| line.split_once("writer: ").map(|(_, text)| text));
     let operations = lines.filter(|text| verbs.iter().any(|verb| text.starts_with(verb)));
     let mut operations: Vec<String> = operations.map(str::to_owned).collect();
+    let closings: Vec<String> = operations
+        .iter()
+        .filter(|it| it.starts_with("add ") && it.ends_with("NO-ENDPOINTS"))
+        .cloned()
+        .collect();
+    for closing in closings {
+        let opening = closing.replacen("add ", "remove ", 1).replacen(" to set ", " from set ", 1);
+        let at = |operations: &[String], wanted| operations.iter().position(|it| it == wanted);
+        if let Some(opened) = at(&operations, &opening) {
+            operations.remove(opened);
+            if let Some(closed) = at(&operations, &closing) {
+                operations.remove(closed);
+            }
+        }
+    }
     operations.sort();
     operations
 }
@@ -69,8 +85,8 @@ fn damage_that_no_drift_check_sees_is_what_diff_says_and_a_takeover_repairs() {
     assert_eq!(takeover.json()["kind"], "Takeover");
     assert_eq!(operations(&takeover.json(), "operations"), foretold, "{takeover:?}");
     let proxy = bed.start(&[&config, "--v=4"]);
-    assert_eq!(written(&proxy.log().unwrap()), foretold, "{}", proxy.log().unwrap());
     bed.wait_until("nothing differs", || is_whole(&bed));
+    assert_eq!(written(&proxy.log().unwrap()), foretold, "{}", proxy.log().unwrap());
     let takeover = run(&bed, &[&before[..], &["--hostname-override=node1"]].concat());
     assert_eq!(takeover.code, 0, "{takeover:?}");
 }
@@ -159,7 +175,8 @@ fn what_diff_says_of_random_damage_is_what_the_running_program_then_writes() {
         bed.wait_until("all is repaired, and looked at once more", || {
             proxy.log().unwrap()[begin..].contains("nothing else had changed")
         });
-        assert!(is_whole(&bed), "SEED={seed}, round {round}");
+        // Another scheduler comes after everything else.
+        bed.wait_until("nothing differs", || is_whole(&bed));
         let log = proxy.log().unwrap();
         assert_eq!(written(&log[begin..]), expected, "SEED={seed}, round {round}: {log}");
         n_compared += foretold.len();
