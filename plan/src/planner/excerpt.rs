@@ -51,11 +51,11 @@ impl Planner {
         self.store.service(name).map(|(service, _)| service)
     }
 
-    /// Returns the Services that an event of a Service or a slice is about. None: it is an event of
-    /// the node, and may be about all of them.
+    /// Returns the Services that an event of a Service or a slice may change. None: it is an event of
+    /// the node, and may change all of them.
     #[must_use]
     pub fn concerned_by(&self, event: &Event) -> Option<Vec<ServiceName>> {
-        self.store.concerned_by(event)
+        self.store.concerned_by(event, &self.settings)
     }
 
     /// Returns the frontends that a Service claims, whether it has them or waits for them.

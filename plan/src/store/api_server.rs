@@ -45,7 +45,7 @@ impl Store {
         for address in self.facts.note_api_server(all) {
             self.dirty.extend(self.index.with_address(address).cloned());
             if self.facts.local_addresses().contains(&address) {
-                self.dirty_all_node_ports();
+                self.dirty_ports_of_node();
             }
         }
     }
@@ -54,13 +54,18 @@ impl Store {
     /// on this node.
     pub(super) fn note_own_api_server(&mut self, address: IpAddr) {
         if self.facts.has_api_server(address) {
-            self.dirty_all_node_ports();
+            self.dirty_ports_of_node();
         }
     }
 
-    fn dirty_all_node_ports(&mut self) {
+    /// Has the Services planned again that have ports at this node's own addresses.
+    fn dirty_ports_of_node(&mut self) {
         for family in Family::BOTH {
             self.dirty.extend(self.index.with_node_ports(family).cloned());
+        }
+        let own: BTreeSet<IpAddr> = self.facts.local_addresses().iter().copied().collect();
+        for address in own {
+            self.dirty.extend(self.index.with_address(address).cloned());
         }
     }
 }

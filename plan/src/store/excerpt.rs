@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::{Record, Store, is_for_zones};
 use crate::event::Event;
-use crate::model::ServiceName;
+use crate::model::{ServiceName, SliceName};
 use crate::settings::Settings;
 use crate::userspace::ProxyPorts;
 
@@ -78,20 +78,30 @@ impl Store {
             .any(|endpoint| endpoint.address == address && endpoint.node.as_deref() == Some(node))
     }
 
-    /// Returns the Services that an event of a Service or a slice is about. None: it is an event of
-    /// the node, and may be about all of them.
-    pub(crate) fn concerned_by(&self, event: &Event) -> Option<Vec<ServiceName>> {
-        match event {
-            Event::ServiceApplied(service) => Some(vec![service.name.clone()]),
-            Event::ServiceRemoved(name) => Some(vec![name.clone()]),
-            Event::SliceApplied(slice) => {
-                let former = self.service_of.get(&slice.name).cloned();
-                Some([slice.service.clone()].into_iter().chain(former).collect())
-            }
-            Event::SliceRemoved(name) => {
-                Some(self.service_of.get(name).cloned().into_iter().collect())
-            }
-            _ => None,
+    /// Returns the Services that an event of a Service or a slice is about, and those that depend on
+    /// where the slice's endpoints are. None: it is an event of the node, and may be about all of them.
+    pub(crate) fn concerned_by(
+        &self,
+        event: &Event,
+        settings: &Settings,
+    ) -> Option<Vec<ServiceName>> {
+        let former = |name: &SliceName| {
+            let service = self.service_of.get(name)?;
+            Some((service, self.records.get(service)?.slice(name)))
+        };
+        let (name, new) = match event {
+            Event::ServiceApplied(service) => return Some(vec![service.name.clone()]),
+            Event::ServiceRemoved(name) => return Some(vec![name.clone()]),
+            Event::SliceApplied(slice) => (&slice.name, Some(&**slice)),
+            Event::SliceRemoved(name) => (name, None),
+            _ => return None,
+        };
+        let mut services: Vec<ServiceName> = new.map(|it| it.service.clone()).into_iter().collect();
+        services.extend(self.depending_on_slice(new, settings));
+        if let Some((service, slice)) = former(name) {
+            services.push(service.clone());
+            services.extend(self.depending_on_slice(slice, settings));
         }
+        Some(services)
     }
 }

@@ -11,7 +11,7 @@ use super::Store;
 use crate::facts::NodeFacts;
 use crate::hash::HashSet;
 use crate::ipvs::desired::only_in_second;
-use crate::model::{EndpointSlice, Family};
+use crate::model::{EndpointSlice, Family, ServiceName};
 use crate::settings::{Settings, overlap};
 
 impl Store {
@@ -99,14 +99,32 @@ impl Store {
 
     /// Has the Services planned again that have an address, or would have a short circuit there.
     pub(super) fn dirty_address(&mut self, address: IpAddr, settings: &Settings) {
-        self.dirty.extend(self.index.with_address(address).cloned());
+        let services = self.depending_on(address, settings);
+        self.dirty.extend(services);
+    }
+
+    /// Returns the Services that have an address, or would have a short circuit there.
+    fn depending_on(&self, address: IpAddr, settings: &Settings) -> Vec<ServiceName> {
+        let mut services: Vec<ServiceName> = self.index.with_address(address).cloned().collect();
         let (networks, family) = (settings.short_circuit_networks, Family::of(address));
         let mut node_ports = self.facts.node_port_addresses(family);
         if networks.around(address).is_some()
             && node_ports.any(|own| networks.address_for(own) == Some(address))
         {
-            self.dirty.extend(self.index.with_node_ports(family).cloned());
+            services.extend(self.index.with_node_ports(family).cloned());
         }
+        services
+    }
+
+    /// Returns the Services that depend on the endpoints of a slice because these are inside the networks
+    /// of short circuits.
+    pub(super) fn depending_on_slice(
+        &self,
+        slice: Option<&EndpointSlice>,
+        settings: &Settings,
+    ) -> Vec<ServiceName> {
+        let addresses = inside(slice, settings).into_iter();
+        addresses.flat_map(|address| self.depending_on(address, settings)).collect()
     }
 }
 
