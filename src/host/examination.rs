@@ -1,4 +1,4 @@
-//! What the host can do, in the mode that is configured or another one.
+//! Examination of the host: the mode and the families that it can serve.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;

@@ -108,7 +108,7 @@ pub(super) struct Writer {
     flows: Flows,
     /// Virtual servers that are to balance otherwise.
     balancing: Balancing,
-    /// What is known of the kernel's schedulers.
+    /// Schedulers that the kernel was asked for, and those that it lacks.
     schedulers: Schedulers,
     /// Repairs of the constant rules in ipvs mode.
     rule_repairs: RuleRepairs,

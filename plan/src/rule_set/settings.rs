@@ -1,4 +1,4 @@
-//! What of the settings and of the node decides the constant rules.
+//! Settings and facts about the node that decide the constant rules.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,4 @@
-//! What sees a tenure at work: observers of the event loop, and metrics.
+//! Observers of a tenure's event loop, and its metrics.
 
 use plan::mode::Mode;
 use plan::model::Family;

@@ -19,7 +19,7 @@ use crate::kernel::{Refusal, RefusalClass};
 use crate::reconcile::context::Context;
 use crate::reconcile::retry_queue::RetryQueue;
 
-/// What is known of the kernel's schedulers.
+/// Schedulers that the kernel was asked for, and those that it lacks.
 #[derive(Debug, Default)]
 pub(super) struct Schedulers {
     /// Those that the kernel lacked once, and whether their module was loaded at the last check. One

@@ -62,7 +62,7 @@ pub struct OwnMetrics {
     drift: IntCounterVec,
     /// Sysctls without the value that Services need.
     pub sysctl_mismatches: IntGauge,
-    /// What this host lacks.
+    /// Limits of this host.
     pub host: HostMetrics,
     /// Drains by hand that are in force.
     pub drained_endpoints: IntGauge,
@@ -81,7 +81,7 @@ pub struct OwnMetrics {
 
 // === impl OwnMetrics ===
 
-/// What this host lacks.
+/// Limits of this host.
 #[derive(Debug)]
 pub struct HostMetrics {
     /// Number of things other than families.
