@@ -271,10 +271,12 @@ fn a_switch_that_is_held_up_is_given_up_and_the_former_mode_goes_on() {
 
     // What stood in the way is gone: the same order succeeds.
     bed.tool("iptables", &[&["-D"], &foreign[..]].concat());
-    let sets = bed.tool("ipset", &["list", "-name"]);
-    if sets.lines().any(|set| set == "KUBE-CLUSTER-IP") {
-        bed.tool("ipset", &["destroy", "KUBE-CLUSTER-IP"]);
-    }
+    // Rules that mode ipvs left look into it, until they are cleaned up.
+    bed.wait_until("the set is gone", || {
+        let sets = bed.tool("ipset", &["list", "-name"]);
+        !sets.lines().any(|set| set == "KUBE-CLUSTER-IP")
+            || bed.node().command("ipset", &["destroy", "KUBE-CLUSTER-IP"]).is_ok()
+    });
     let said = switch(&bed, &["--to=ipvs"]).unwrap();
     assert!(said.contains("nothing of another mode is left"), "{said}");
     mk_connection(&bed);

@@ -98,6 +98,7 @@ fn rules_are_written_and_repaired_beside_a_rule_that_only_nft_can_show() {
         add_rule(rules, table, chain);
         let mut watch = RulesWatch::open(rules).unwrap();
         watch.check(rules, &rule_set).unwrap();
+        watch.read_chains(rules, rule_set.mode()).unwrap();
         let jump = rule_set.jumps().iter().find(|jump| jump.table.name() == table).unwrap();
         restore(
             rules,
@@ -112,6 +113,7 @@ fn rules_are_written_and_repaired_beside_a_rule_that_only_nft_can_show() {
         assert_eq!(found.missing_jumps, [*jump], "{table} {chain}: {found}");
         rules.write(&rule_set).unwrap();
         assert!(watch.check(rules, &rule_set).unwrap().matches());
+        watch.read_chains(rules, rule_set.mode()).unwrap();
         assert!(watch.untouched().unwrap(), "a reading changes nothing");
     });
 }
