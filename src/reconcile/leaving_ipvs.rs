@@ -349,7 +349,11 @@ async fn read(cx: &mut Context) -> Result<Option<Unadopted>, ReadFailure> {
         ..Actual::default()
     };
     for set in Family::BOTH.into_iter().flat_map(SetId::all) {
-        beside.sets.extend(cx.read_set(set).await?.map(|found| (set, found)));
+        match cx.read_set(set).await {
+            Ok(found) => beside.sets.extend(found.map(|found| (set, found))),
+            // A set of another type would hold up the end for ever.
+            Err(failure) => cx.reading_failed(&failure.retryable()?),
+        }
     }
     let listed = cx.list_virtual_servers().await?.virtual_servers;
     Ok(Some(cx.planner.left_by_ipvs(beside, listed)))

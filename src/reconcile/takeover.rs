@@ -243,12 +243,14 @@ async fn read_all(cx: &mut Context, addresses: Addresses) -> Result<Found, ReadF
         found.listed = cx.list_virtual_servers().await?.virtual_servers;
     }
     if cx.leads_by_rules() {
+        let mut n_unread = 0;
         for family in &families {
             match cx.read_chains(*family).await {
                 Ok(chains) => found.chains.push(chains),
-                Err(failure) if found.unread.len() + 1 == families.len() => return Err(failure),
+                Err(failure) if families.len() == 1 + n_unread => return Err(failure),
                 Err(failure) => {
                     cx.reading_failed(&failure.retryable()?);
+                    n_unread += 1;
                     found.unread.push(AuditedPart::Chains(*family));
                 }
             }
