@@ -206,20 +206,7 @@ impl RuleSet {
 
     /// The chains that every rule set of ipvs mode has, whatever the settings.
     pub fn chain_names() -> impl Iterator<Item = (Table, &'static str)> {
-        let local = LocalTraffic::Unknown;
-        let any = RuleSetSettings {
-            masquerade_all: false,
-            mark: 1,
-            local,
-            random_fully: false,
-            short_circuit_network: None,
-            routes: Vec::new(),
-            own: Vec::new(),
-            accepted_node_ports: None,
-            health_port: None,
-            optional: OptionalRules::default(),
-            bound: None,
-        };
+        let any = RuleSetSettings::plain(1, LocalTraffic::Unknown);
         chains::chains(Family::V4, &any).into_iter().map(|chain| (chain.table, chain.name))
     }
 

@@ -69,13 +69,9 @@ fn keep_families(
     let lost: Vec<String> = lost.map(ToString::to_string).collect();
     if !lost.is_empty() {
         bail!(
-            "the node serves {} now, and could not any more in mode {mode}:
-- {}",
+            "the node serves {} now, and could not any more in mode {mode}:\n- {}",
             lost.join(" and "),
-            dropped.join(
-                "
-- "
-            )
+            dropped.join("\n- ")
         );
     }
     Ok(())

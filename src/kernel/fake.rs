@@ -301,7 +301,7 @@ impl Kernel for Fake {
         let mut state = self.state();
         state.looks.sets += 1;
         if state.foreign_sets.contains(&set) {
-            return Err(ReadError::new(format!("set {set}"), "of another type"));
+            return Err(ReadError::foreign(format!("set {set}"), "of another type"));
         }
         Ok(state.readable(ReadCall::Set)?.sets.get(&set).cloned())
     }

@@ -316,7 +316,7 @@ impl Kernel for Linux {
         };
         if !translate::is_same_kind(set, &found.header.identity) {
             let what = of_other_kind(set, &found.header.identity);
-            let error = unread(&what);
+            let error = ReadError::foreign(format!("set {set}"), &what);
             self.foreign_sets.insert(set, what);
             return Err(error);
         }

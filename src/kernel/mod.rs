@@ -267,6 +267,8 @@ pub struct ReadError {
     pub what: String,
     /// Reason that the kernel, or a program, gave.
     pub reason: String,
+    /// True if it is another program's, under a name of ours: it is so until somebody removes it.
+    pub is_foreign: bool,
 }
 
 /// An operation that the kernel did not carry out.
@@ -306,7 +308,12 @@ pub enum RefusalClass {
 impl ReadError {
     /// Makes the error of a read of `what`.
     pub fn new(what: impl Into<String>, reason: impl fmt::Display) -> Self {
-        Self { what: what.into(), reason: reason.to_string() }
+        Self { what: what.into(), reason: reason.to_string(), is_foreign: false }
+    }
+
+    /// Makes the error of a read of what another program made under a name of ours.
+    pub fn foreign(what: impl Into<String>, reason: impl fmt::Display) -> Self {
+        Self { is_foreign: true, ..Self::new(what, reason) }
     }
 }
 

@@ -169,6 +169,21 @@ impl Context {
         self.kernel.read(KernelRead::Set, move |kernel| kernel.read_set(set)).await
     }
 
+    /// Reads a set as [`read_set`](Self::read_set) does, but one that another program made with another
+    /// type counts as missing, which is reported: waiting for it could have no end.
+    pub(super) async fn read_own_set(
+        &mut self,
+        set: SetId,
+    ) -> Result<Option<ActualSet>, ReadFailure> {
+        match self.read_set(set).await {
+            Err(ReadFailure::Unreadable(error)) if error.is_foreign => {
+                self.reading_failed(&error);
+                Ok(None)
+            }
+            read => read,
+        }
+    }
+
     /// Reads several sets in one go, each with a result of its own.
     pub(super) async fn read_sets(
         &mut self,

@@ -228,7 +228,7 @@ pub(super) async fn note_bound(
         let entries = local.iter().copied().chain(single.iter().map(IpNet::addr));
         let entries = entries.map(Entry::Address).collect();
         let set = SetId { kind: SetKind::IpvsAddresses, family };
-        let found = cx.read_set(set).await;
+        let found = cx.read_own_set(set).await;
         let Some(found) = cx.or_report(found)? else { return Ok(false) };
         if complete(cx, set, found, entries).await? {
             let hairpins = has_set(cx, SetId { kind: SetKind::LoopBack, family }).await?;
@@ -246,7 +246,7 @@ pub(super) async fn note_bound(
 /// True if there is this set. None if it could not be read. It is not made for a rule that looks into
 /// it: without it, IPVS mode had no entry for that.
 async fn has_set(cx: &mut Context, set: SetId) -> Result<Option<bool>, WorkerGone> {
-    let read = cx.read_set(set).await;
+    let read = cx.read_own_set(set).await;
     Ok(cx.or_report(read)?.map(|found| found.is_some()))
 }
 
@@ -349,11 +349,7 @@ async fn read(cx: &mut Context) -> Result<Option<Unadopted>, ReadFailure> {
         ..Actual::default()
     };
     for set in Family::BOTH.into_iter().flat_map(SetId::all) {
-        match cx.read_set(set).await {
-            Ok(found) => beside.sets.extend(found.map(|found| (set, found))),
-            // A set of another type would hold up the end for ever.
-            Err(failure) => cx.reading_failed(&failure.retryable()?),
-        }
+        beside.sets.extend(cx.read_own_set(set).await?.map(|found| (set, found)));
     }
     let listed = cx.list_virtual_servers().await?.virtual_servers;
     Ok(Some(cx.planner.left_by_ipvs(beside, listed)))

@@ -1,12 +1,14 @@
 //! Sets of another program that have our names and other types.
 
-use kube_ipvs::kernel::fake::Fake;
+use kube_ipvs::kernel::RefusalClass;
+use kube_ipvs::kernel::fake::{Fake, FakeAnswer, KernelCall, ReadCall};
 use kube_ipvs::reconcile::Pace;
 use plan::actual::Actual;
+use plan::mode::Mode;
 use plan::model::{EndpointSlice, Family, Protocol, Service};
 use plan::sets::{SetId, SetKind};
 
-use crate::world::{NODE_ADDRESS, World, frontend, node_port_service, slice, tcp};
+use crate::world::{NODE_ADDRESS, World, frontend, node_port_service, settings_in, slice, tcp};
 
 const SET: SetId = SetId { kind: SetKind::NodePortTcp, family: Family::V4 };
 
@@ -86,4 +88,36 @@ async fn no_entry_is_written_to_it() {
     world.complete().await;
     assert!(!world.fake.actual().sets.contains_key(&SET));
     assert!(world.now().has_pending_prerequisite);
+}
+
+/// Nobody knows when the other program's set goes; a set that could not be read for a moment tells whose
+/// virtual servers are.
+#[tokio::test(start_paused = true)]
+async fn leaving_ipvs_ends_beside_such_a_set_and_not_because_of_one_that_is_unread_for_a_moment() {
+    let bound = SetId { kind: SetKind::IpvsAddresses, family: Family::V4 };
+    for foreign in [Some(SET), Some(bound), None] {
+        let services = [tcp(1, &[1]), with_node_port()];
+        let world = World::in_sync(&services).await;
+        if let Some(set) = foreign {
+            world.fake.make_foreign(set, true);
+        }
+        let fake = world.stop().await;
+        let mut n_unread = 0;
+        if foreign.is_none() {
+            fake.interfere(move |call, _| match call {
+                KernelCall::Read(ReadCall::Set) if n_unread < 40 => {
+                    n_unread += 1;
+                    FakeAnswer::refused(RefusalClass::Other)
+                }
+                _ => FakeAnswer::Honest,
+            });
+        }
+        let mut world = World::with(settings_in(Mode::Iptables), fake, Pace::default());
+        world.feed(&services).await;
+        world.complete().await;
+        world.until("left", |status, _| status.n_left_by_ipvs == Some(0)).await;
+        if foreign.is_none() {
+            assert!(world.fake.actual().virtual_servers.is_empty());
+        }
+    }
 }

@@ -67,11 +67,16 @@ impl RuleSetSettings {
         let mark = 1_u32
             .checked_shl(masquerade_bit.into())
             .ok_or(InvalidRuleSetSettings::MasqueradeBit(masquerade_bit))?;
-        Ok(Self {
-            masquerade_all,
+        Ok(Self { masquerade_all, random_fully, ..Self::plain(mark, local.checked()?) })
+    }
+
+    /// The settings with this mark, and nothing that is a choice.
+    pub(super) fn plain(mark: u32, local: LocalTraffic) -> Self {
+        Self {
+            masquerade_all: false,
             mark,
-            local: local.checked()?,
-            random_fully,
+            local,
+            random_fully: false,
             short_circuit_network: None,
             routes: Vec::new(),
             own: Vec::new(),
@@ -79,7 +84,7 @@ impl RuleSetSettings {
             health_port: None,
             optional: OptionalRules::default(),
             bound: None,
-        })
+        }
     }
 
     /// The same, with these optional rules of iptables mode.
