@@ -6,6 +6,7 @@ use kube_ipvs::reconcile::Pace;
 use plan::actual::Actual;
 use plan::mode::Mode;
 use plan::model::{EndpointSlice, Family, Protocol, Service};
+use plan::op::Op;
 use plan::sets::{SetId, SetKind};
 
 use crate::world::{NODE_ADDRESS, World, frontend, node_port_service, settings_in, slice, tcp};
@@ -102,14 +103,20 @@ async fn leaving_ipvs_ends_beside_such_a_set_and_not_because_of_one_that_is_unre
             world.fake.make_foreign(set, true);
         }
         let fake = world.stop().await;
-        let mut n_unread = 0;
+        // From the takeover on, which has read what it needs.
+        let mut n_unread = None;
         if foreign.is_none() {
-            fake.interfere(move |call, _| match call {
-                KernelCall::Read(ReadCall::Set) if n_unread < 40 => {
-                    n_unread += 1;
-                    FakeAnswer::refused(RefusalClass::Other)
+            fake.interfere(move |call, _| {
+                if let KernelCall::Writing(Op::Chain(_)) = call {
+                    n_unread.get_or_insert(40);
                 }
-                _ => FakeAnswer::Honest,
+                match (call, &mut n_unread) {
+                    (KernelCall::Read(ReadCall::Set), Some(left)) if *left > 0 => {
+                        *left -= 1;
+                        FakeAnswer::refused(RefusalClass::Other)
+                    }
+                    _ => FakeAnswer::Honest,
+                }
             });
         }
         let mut world = World::with(settings_in(Mode::Iptables), fake, Pace::default());
