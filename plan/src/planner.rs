@@ -6,6 +6,7 @@ mod explained;
 mod hand_drains;
 mod ipvs;
 mod limit;
+mod service_routes;
 mod stateless;
 #[cfg(test)]
 mod tests;
@@ -14,6 +15,8 @@ mod traced;
 use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+
+use ipnet::IpNet;
 
 use crate::actual::{Actual, ListedVirtualServer};
 use crate::adoption::Unadopted;
@@ -72,6 +75,8 @@ pub struct Planner {
     new_localhost: Vec<(ServiceName, Vec<LocalhostPort>)>,
     /// In ipvs mode, the families whose connections another mode's rules still lead.
     led_by_rules: BTreeSet<Family>,
+    /// Local routes as of the last plan, if they are others since.
+    former_routes: Option<HashSet<IpNet>>,
     /// Ports that the relay is to listen on; no empty lists.
     relay: HashMap<ServiceName, Vec<RelayPort>>,
     /// Changes since the last plan.
@@ -140,6 +145,7 @@ impl Planner {
             localhost: HashMap::default(),
             new_localhost: Vec::new(),
             led_by_rules: BTreeSet::new(),
+            former_routes: None,
             relay: HashMap::default(),
             new_relay: Vec::new(),
         };
@@ -171,7 +177,7 @@ impl Planner {
     /// True if there is anything to plan.
     #[must_use]
     pub fn is_dirty(&self) -> bool {
-        self.store.is_dirty()
+        self.store.is_dirty() || self.former_routes.is_some()
     }
 
     /// Returns the number of Services that wait to be planned.
@@ -215,7 +221,7 @@ impl Planner {
     /// then takes over without a gap. If the Service that gives it up comes first, the state is
     /// gone until the next round has been written.
     pub fn plan_round(&mut self, limit: RoundLimit) -> Plan {
-        let rules = self.store.take_dirty_rules();
+        let (rules, routes) = self.take_changes_of_node();
         let mut oldest = rules.values().copied().min();
         let (mut round, mut affected) = (Round::default(), BTreeSet::new());
         let (mut n_turns, mut size) = (0, 0);
@@ -240,7 +246,7 @@ impl Planner {
         if self.settings.mode == Mode::Iptables {
             self.plan_tails(rules.into_keys(), &mut round.chains);
         } else {
-            ops.extend(rules.into_keys().map(Op::WriteRuleSet));
+            ops.extend(rules.into_keys().map(Op::WriteRuleSet).chain(routes));
         }
         let change = self.chains.finish(round.chains);
         ops.extend(change.ops.into_iter().map(Op::Chain));

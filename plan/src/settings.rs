@@ -66,6 +66,9 @@ pub struct Settings {
     /// The networks in which a local route stands for the addresses: these are not bound one by
     /// one. None: all addresses are.
     pub service_routes: Vec<IpNet>,
+    /// Those of them in which addresses are bound all the same: while the node changes from one way
+    /// to the other ([`Planner::set_service_routes`](crate::planner::Planner::set_service_routes)).
+    pub bound_routes: Vec<IpNet>,
     /// Networks in which everything belongs to others: never changed, never removed.
     pub exclude: Vec<IpNet>,
     /// TCP ports at this node's addresses on which programs of the node listen.
@@ -204,6 +207,7 @@ impl Settings {
             short_circuit_networks: ShortCircuitNetworks::default(),
             ipvs_short_circuit_networks: ShortCircuitNetworks::default(),
             service_routes: Vec::new(),
+            bound_routes: Vec::new(),
             exclude: Vec::new(),
             listeners: vec![(KUBELET_PORT, Listener::Kubelet)],
             limits: Limits::default(),
@@ -216,10 +220,17 @@ impl Settings {
         self.exclude.iter().any(|net| net.contains(&address))
     }
 
-    /// True if an address is local by a route, and need not be bound.
+    /// True if an address is local by a route.
     #[must_use]
     pub fn is_routed(&self, address: IpAddr) -> bool {
         self.service_routes.iter().any(|net| net.contains(&address)) && !self.excludes(address)
+    }
+
+    /// True if a service address is bound, and not only local by a route.
+    #[must_use]
+    pub fn is_to_be_bound(&self, address: IpAddr) -> bool {
+        let mut unbound = self.service_routes.iter().filter(|net| !self.bound_routes.contains(net));
+        self.excludes(address) || !unbound.any(|net| net.contains(&address))
     }
 
     /// True if there should be this local route.

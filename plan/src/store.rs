@@ -9,6 +9,7 @@ mod in_use;
 mod index;
 mod listed;
 mod queue;
+mod rules;
 mod turn;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -213,12 +214,6 @@ impl Store {
         self.dirty.put_back(service, turn);
     }
 
-    /// The families whose constant rules have become different since this was last called, and
-    /// since when.
-    pub fn take_dirty_rules(&mut self) -> BTreeMap<Family, u64> {
-        std::mem::take(&mut self.dirty_rules)
-    }
-
     /// Notes the families with service addresses that are local although rules lead to Services.
     /// Returns those where that is new.
     pub(crate) fn note_bound(&mut self, bound: BTreeMap<Family, BoundAddresses>) -> Vec<Family> {
@@ -356,7 +351,7 @@ impl Store {
                 // Every Service's own rules have it.
                 self.dirty_all();
             } else {
-                self.dirty_rules.entry(*family).or_insert(self.dirty.now());
+                self.note_other_rules(*family);
             }
         }
     }
@@ -421,7 +416,7 @@ impl Store {
                 }
             };
             if rules(former) != rules(&self.facts) {
-                self.dirty_rules.entry(*family).or_insert(self.dirty.now());
+                self.note_other_rules(*family);
             }
             let same =
                 former.node_port_addresses(*family).eq(self.facts.node_port_addresses(*family));

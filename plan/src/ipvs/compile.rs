@@ -153,9 +153,9 @@ impl<'a> Compiler<'a> {
         bound.into_iter().for_each(|address| self.bind_one(*address));
     }
 
-    /// Binds an address unless a route makes it local: the rules guard that by the route's network.
+    /// Binds an address unless a route stands for it: the rules guard that by the route's network.
     fn bind_one(&mut self, address: IpAddr) {
-        if self.settings.is_routed(address) {
+        if !self.settings.is_to_be_bound(address) {
             return;
         }
         self.addresses.push(address);

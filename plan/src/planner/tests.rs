@@ -1,6 +1,7 @@
 mod chains;
 mod explained;
 mod parts;
+mod service_routes;
 
 use std::num::NonZeroU16;
 

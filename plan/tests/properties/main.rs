@@ -8,6 +8,7 @@ mod chains;
 mod damage;
 mod explained;
 mod preview;
+mod service_routes;
 mod userspace;
 mod world;
 

@@ -45,6 +45,10 @@ const OTHERS: [&str; 7] = [
     "fd00:e::1",
 ];
 
+/// Networks that have local routes by some settings.
+pub(crate) const ROUTES: [&str; 4] =
+    ["10.96.0.0/16", "198.51.100.0/24", "fd00:96::/108", "fd00:e::/64"];
+
 /// Excluded by some settings.
 pub(crate) const EXCLUDED: &str = "198.51.100.200";
 
@@ -205,8 +209,7 @@ pub(crate) fn settings() -> impl Strategy<Value = Settings> {
             }
             settings.localhost_node_ports = localhost;
             if routes {
-                let routes = ["10.96.0.0/16", "198.51.100.0/24", "fd00:96::/108", "fd00:e::/64"];
-                settings.service_routes = routes.map(net).to_vec();
+                settings.service_routes = ROUTES.map(net).to_vec();
             }
             settings
         },

@@ -96,7 +96,7 @@ impl Compiler<'_> {
         addresses: &Addresses,
     ) -> bool {
         let mut entries = Vec::new();
-        if !self.settings.is_routed(short_circuit.address) {
+        if self.settings.is_to_be_bound(short_circuit.address) {
             let set = set(SetKind::IpvsAddresses, short_circuit.family());
             entries.push((set, Entry::Address(short_circuit.address)));
         }
