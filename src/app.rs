@@ -38,7 +38,6 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use plan::mode::Mode;
-use tokio::time::Instant;
 use tracing::{error, info, warn};
 
 use crate::config::watch::Rejected;
@@ -47,6 +46,7 @@ use crate::source::kubernetes;
 use former_mode::Former;
 use localhost::NodePortsOnLocalhost;
 use logging::Log;
+use service_routes::LastChanges;
 use serving::ServingThread;
 use signals::{Orders, Shutdown};
 use tenure::{Ended, Program, TenureError};
@@ -102,7 +102,7 @@ pub fn run(configuration: Configuration, arguments: Arguments, log: Log) -> anyh
             localhost: NodePortsOnLocalhost::new(configuration.pace.drain_deadline)?,
             serving: ServingThread::start().context("start the thread of health and metrics")?,
             orders: Orders::handle()?,
-            last_rerouting: None,
+            last_route_changes: LastChanges::default(),
         };
         serve(configuration, program).await
     });
@@ -123,9 +123,6 @@ async fn serve(first: Configuration, mut program: Program) -> anyhow::Result<()>
                 let to = *to;
                 info!("mode {from} ends in this process: {}", to.reason);
                 before = Some(Before::new(configuration, from, &program));
-                if to.is_rerouting {
-                    program.last_rerouting = Some(Instant::now());
-                }
                 if to.is_configured {
                     program.configured = to.configuration.clone();
                 }

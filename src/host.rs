@@ -24,7 +24,8 @@ use tracing::{info, warn};
 
 use self::input_rules::Obstacle;
 use crate::config::{Action, Configuration, IpvsTimeouts};
-use crate::kernel::linux::Linux;
+use crate::kernel::ReadError;
+use crate::kernel::linux::{self, Linux};
 use crate::kernel::nfacct::NfacctClient;
 use crate::kernel::rules::{Backend, Rules};
 use crate::kernel::sysctl;
@@ -345,6 +346,15 @@ fn spare_neighbours(settings: &Settings, neighbourhoods: &[IpNet]) -> anyhow::Re
              (kube-apiserver's --service-cluster-ip-range)"
         );
     }
+    Ok(())
+}
+
+/// Leaves out the routes that would cut neighbours off as the node's addresses are now.
+///
+/// # Errors
+/// When the addresses cannot be read.
+pub(crate) fn without_neighbours(routes: &mut Vec<IpNet>) -> Result<(), ReadError> {
+    leave_out_neighbours(routes, &linux::neighbourhoods()?);
     Ok(())
 }
 

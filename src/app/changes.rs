@@ -24,8 +24,6 @@ pub(super) struct Switch {
     pub(super) configuration: Configuration,
     /// True if the configuration is what the file says, and not an order besides.
     pub(super) is_configured: bool,
-    /// True if it is another choice of `serviceRoutes: auto`.
-    pub(super) is_rerouting: bool,
     /// Reason for the switch, in words.
     pub(super) reason: String,
 }
@@ -110,7 +108,6 @@ async fn file_changed(
         watch::Change::TakeOn(new) => Consequence::Switch(Box::new(Switch {
             configuration: *new,
             is_configured: true,
-            is_rerouting: false,
             reason,
         })),
     }
@@ -133,12 +130,7 @@ async fn ordered(
         match for_order(arguments, configured, mode, &cx).await {
             Ok(configuration) => {
                 let reason = "a signal orders it (kube-ipvs switch)".to_owned();
-                return Box::new(Switch {
-                    configuration,
-                    is_configured: false,
-                    is_rerouting: false,
-                    reason,
-                });
+                return Box::new(Switch { configuration, is_configured: false, reason });
             }
             Err(error) => cx.report_failure(mode, &error),
         }

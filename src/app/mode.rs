@@ -93,12 +93,9 @@ impl Return {
     pub(super) fn of(self, configuration: Configuration) -> Consequence {
         match self {
             Self::Restart(reason) => Consequence::Restart(reason),
-            Self::Switch(reason) => Consequence::Switch(Box::new(Switch {
-                configuration,
-                is_configured: true,
-                is_rerouting: false,
-                reason,
-            })),
+            Self::Switch(reason) => {
+                Consequence::Switch(Box::new(Switch { configuration, is_configured: true, reason }))
+            }
         }
     }
 }

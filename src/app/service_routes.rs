@@ -3,28 +3,30 @@
 //!
 //! A start keeps routes that the kernel has. One that finds addresses counts these, and one that finds
 //! nothing asks how many Services there are. While the node serves, their number is looked at now and
-//! then; another choice begins another tenure, which changes over without a gap. All nodes see the same
-//! number, so each waits for a while of its own before that; and so that a number that goes up and down
-//! costs little, an hour goes by between two changes.
+//! then, for each family by itself; for another choice, the event loop changes over without a gap. All
+//! nodes see the same number, so each waits for a while of its own before that; and so that a number
+//! that goes up and down costs little, an hour goes by between two changes of a family.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures::future::join_all;
 use ipnet::IpNet;
 use plan::mode::Mode;
 use plan::model::Family;
-use plan::planner::Planner;
 use plan::settings::Settings;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
-use super::changes::{Consequence, Switch};
 use super::source::ClusterQuestions;
 use crate::config::Configuration;
+use crate::host::without_neighbours;
 use crate::kernel::linux::LocalServiceAddresses;
-use crate::reconcile::Status;
-use crate::reconcile::inquiry::Inquiries;
+use crate::reconcile::inquiry::{Inquiries, LoopGone};
+use crate::reconcile::{Input, Status};
 use crate::spread::random_up_to;
 
 /// Numbers of Services that decide for a family.
@@ -53,30 +55,36 @@ const PERIOD_SPREAD: Duration = Duration::from_secs(360);
 /// Longest time for which a node waits before it changes, when others see the same.
 const SPREAD: Duration = Duration::from_secs(300);
 
-/// Least time between two changes.
+/// Least time between two changes of a family.
 const REST: Duration = Duration::from_secs(3_600);
-
-/// Time after which a choice that the node could not serve with is tried again.
-const AFTER_FAILURE: Duration = Duration::from_secs(3_600);
 
 /// Looks at whether the choice still is the right one.
 pub(super) struct RouteWatch {
-    /// Configuration for the preferred mode, with the choice that was made.
     pub(super) configuration: Configuration,
     /// Settings that the node serves with.
     pub(super) settings: Settings,
     pub(super) cluster: Option<ClusterQuestions>,
     pub(super) inquiries: Inquiries,
-    /// True if another choice could not be served with just now.
-    pub(super) has_failed: bool,
-    /// Time of the last change in this process.
-    pub(super) last_change: Option<Instant>,
+    pub(super) last_changes: LastChanges,
 }
 
-/// Time of the next look at the networks, unless there should be routes for more families.
-struct NextLook {
-    at: Instant,
-    families: Vec<Family>,
+/// Times of the last changes in this process, by family.
+#[derive(Debug, Clone, Default)]
+pub(super) struct LastChanges(Arc<Mutex<BTreeMap<Family, Instant>>>);
+
+/// Way in which a family's addresses are local.
+struct Choice {
+    family: Family,
+    /// Networks with a local route.
+    routes: Vec<IpNet>,
+    /// Time of the next look at the cluster's ServiceCIDRs.
+    next: Instant,
+}
+
+/// Another choice, and the number of Services that it is for.
+struct Wanted {
+    routes: Vec<IpNet>,
+    n_services: usize,
 }
 
 /// Numbers of Services, by family.
@@ -104,6 +112,12 @@ fn of_families(mut networks: Vec<IpNet>, families: &[Family]) -> Vec<IpNet> {
     networks
 }
 
+/// True if there are local routes, or may be later.
+pub(super) fn may_be(configuration: &Configuration, settings: &Settings) -> bool {
+    let is_automatic = configuration.service_routes.is_automatic;
+    !settings.service_routes.is_empty() || is_automatic && settings.mode == Mode::Ipvs
+}
+
 /// Returns the configuration with the choice to begin with, if that is open.
 pub(super) async fn at_start(
     configuration: Configuration,
@@ -123,7 +137,7 @@ pub(super) async fn at_start(
         && let families = better_routed(&configuration.settings, &counts, &[])
         && !families.is_empty()
     {
-        of_families(networks(&configuration, cluster).await.unwrap_or_default(), &families)
+        networks(&configuration, cluster, &families).await
     } else {
         Vec::new()
     };
@@ -153,30 +167,27 @@ async fn count_services(cluster: Option<&ClusterQuestions>) -> Option<usize> {
     counted.ok()
 }
 
-/// Returns the networks to have routes to; none if they are not known.
+/// Returns the networks of these families to have routes to; none if they are not known.
 async fn networks(
     configuration: &Configuration,
     cluster: Option<&ClusterQuestions>,
-) -> Option<Vec<IpNet>> {
+    families: &[Family],
+) -> Vec<IpNet> {
     let named = &configuration.service_routes.named;
-    if !named.is_empty() {
-        return Some(usable(configuration, named));
-    }
-    let asked = match cluster {
+    let known = match cluster {
+        _ if !named.is_empty() => Ok(named.clone()),
         Some(cluster) => cluster.service_networks().await,
         None => Err("there is no API server to ask".to_owned()),
     };
-    match asked {
-        Ok(found) => Some(usable(configuration, &found)),
-        Err(problem) => {
-            warn!(
-                "cannot read the cluster's ServiceCIDRs: {problem}. There are so many Services that routes \
-                 would be better than an address each; name the networks: serviceRoutes: [auto, 10.96.0.0/12] \
-                 (kube-apiserver's --service-cluster-ip-range), or let the program list servicecidrs"
-            );
-            None
-        }
-    }
+    let known = known.unwrap_or_else(|problem| {
+        warn!(
+            "cannot read the cluster's ServiceCIDRs: {problem}. There are so many Services that routes \
+             would be better than an address each; name the networks: serviceRoutes: [auto, 10.96.0.0/12] \
+             (kube-apiserver's --service-cluster-ip-range), or let the program list servicecidrs"
+        );
+        Vec::new()
+    });
+    usable(configuration, &of_families(known, families))
 }
 
 /// Returns those that a route can lead to, and warns of the others.
@@ -190,33 +201,60 @@ fn usable(configuration: &Configuration, networks: &[IpNet]) -> Vec<IpNet> {
     usable
 }
 
+// === impl LastChanges ===
+
+impl LastChanges {
+    fn of(&self, family: Family) -> Option<Instant> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&family).copied()
+    }
+
+    fn note(&self, family: Family) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(family, Instant::now());
+    }
+}
+
 // === impl RouteWatch ===
 
 impl RouteWatch {
-    /// Ready with another choice, and never if the choice is not automatic.
-    pub(super) async fn changed(self, mut status: watch::Receiver<Status>) -> Consequence {
-        if !self.configuration.service_routes.is_automatic || self.settings.mode != Mode::Ipvs {
-            return std::future::pending().await;
+    /// Has the event loop change over when another choice is the right one. Does nothing if the choice
+    /// is not automatic.
+    pub(super) async fn run(self, status: watch::Receiver<Status>) -> Infallible {
+        if self.configuration.service_routes.is_automatic && self.settings.mode == Mode::Ipvs {
+            let families = self.settings.families.iter();
+            // They end when the loop does.
+            join_all(families.map(|family| self.follow(*family, status.clone()))).await;
         }
-        if self.has_failed {
-            sleep(AFTER_FAILURE).await;
-        }
+        std::future::pending().await
+    }
+
+    /// Looks at the number of a family's Services again and again, until the loop has ended.
+    async fn follow(
+        &self,
+        family: Family,
+        mut status: watch::Receiver<Status>,
+    ) -> Result<Infallible, LoopGone> {
+        let routes = of_families(self.settings.service_routes.clone(), &[family]);
+        let mut choice = Choice { family, routes, next: Instant::now() };
         // What a start did not know is made good; starts are spread by themselves.
-        let mut may_be_at_once = self.last_change.is_none();
-        let mut next = NextLook { at: Instant::now(), families: Vec::new() };
+        let mut may_be_at_once = self.last_changes.of(family).is_none();
         loop {
-            if status.wait_for(|status| status.in_sync_once).await.is_err() {
-                return std::future::pending().await;
+            status.wait_for(|status| status.in_sync_once).await.map_err(|_| LoopGone)?;
+            let mut wanted = self.look(&mut choice).await?;
+            if wanted.is_some() && !may_be_at_once {
+                sleep(self.pause(family)).await;
+                choice.next = Instant::now();
+                wanted = self.look(&mut choice).await?;
             }
-            if let Some(consequence) = self.look(&mut next).await {
-                if may_be_at_once {
-                    return consequence;
-                }
-                sleep(self.pause()).await;
-                next.at = Instant::now();
-                if let Some(consequence) = self.look(&mut next).await {
-                    return consequence;
-                }
+            if let Some(Wanted { routes, n_services }) = wanted {
+                let what = if routes.is_empty() {
+                    format!("binds each address of {family}")
+                } else {
+                    format!("has routes of {family} to {}", listed(&routes))
+                };
+                info!("serviceRoutes: auto {what}, for {n_services} Services");
+                self.inquiries.order(Input::ServiceRoutes(family, routes.clone())).await?;
+                self.last_changes.note(family);
+                choice.routes = routes;
             }
             may_be_at_once = false;
             sleep(LOOK).await;
@@ -224,49 +262,40 @@ impl RouteWatch {
     }
 
     /// Returns the time to wait before a change.
-    fn pause(&self) -> Duration {
-        let rested = self.last_change.map_or(REST, |changed| changed.elapsed());
+    fn pause(&self, family: Family) -> Duration {
+        let rested = self.last_changes.of(family).map_or(REST, |changed| changed.elapsed());
         REST.saturating_sub(rested) + random_up_to(SPREAD)
     }
 
-    /// Looks once. The networks are looked at when it is time to, or when there should be routes.
-    async fn look(&self, next: &mut NextLook) -> Option<Consequence> {
-        let chosen = self.configuration.service_routes.chosen.as_deref().unwrap_or_default();
-        let of_family =
-            |planner: &Planner| Family::BOTH.map(|family| (family, planner.n_services_of(family)));
-        let asked = self.inquiries.ask(move |view| of_family(view.planner)).await.ok()?;
-        let counts = Counts::from(asked);
-        let families = better_routed(&self.settings, &counts, chosen);
-        let remaining = of_families(chosen.to_vec(), &families);
-        if remaining.len() < chosen.len() {
-            return Some(self.change_to(remaining, &counts));
+    /// Looks once, and returns the networks of another choice. The cluster's networks are looked at when
+    /// it is time to, or when there should be routes.
+    async fn look(&self, choice: &mut Choice) -> Result<Option<Wanted>, LoopGone> {
+        let Choice { family, routes, next } = choice;
+        let family = *family;
+        let ask = self.inquiries.ask(move |view| view.planner.n_services_of(family));
+        let n_services = ask.await?;
+        if !is_better_routed(family, n_services, !routes.is_empty()) {
+            *next = Instant::now();
+            let wanted = Wanted { routes: Vec::new(), n_services };
+            return Ok((!routes.is_empty()).then_some(wanted));
         }
-        if families.is_empty() || (Instant::now() < next.at && families == next.families) {
-            return None;
+        if Instant::now() < *next {
+            return Ok(None);
         }
-        next.at = Instant::now() + PERIOD + random_up_to(PERIOD_SPREAD);
-        next.families.clone_from(&families);
-        let wanted = networks(&self.configuration, self.cluster.as_ref()).await?;
-        let wanted = of_families(wanted, &families);
+        *next = Instant::now() + PERIOD + random_up_to(PERIOD_SPREAD);
+        let mut wanted = networks(&self.configuration, self.cluster.as_ref(), &[family]).await;
+        if lead_to_the_same(&self.settings, &wanted, routes) {
+            return Ok(None);
+        }
+        if let Err(error) = without_neighbours(&mut wanted) {
+            warn!("serviceRoutes: auto changes nothing now, and looks again: {error}");
+            return Ok(None);
+        }
         // A cluster without any network is one that does not say.
-        let is_other = !wanted.is_empty() && !lead_to_the_same(&self.settings, &wanted, chosen);
-        is_other.then(|| self.change_to(wanted, &counts))
-    }
-
-    fn change_to(&self, networks: Vec<IpNet>, counts: &Counts) -> Consequence {
-        let counts = counts.iter().map(|(family, count)| format!("{count} of {family}"));
-        let services = format!("for Services: {}", counts.collect::<Vec<_>>().join(", "));
-        let reason = if networks.is_empty() {
-            format!("serviceRoutes: auto binds each address, {services}")
-        } else {
-            format!("serviceRoutes: auto has routes to {}, {services}", listed(&networks))
-        };
-        Consequence::Switch(Box::new(Switch {
-            configuration: self.configuration.clone().with_routes(networks),
-            is_configured: false,
-            is_rerouting: true,
-            reason,
-        }))
+        if wanted.is_empty() || lead_to_the_same(&self.settings, &wanted, routes) {
+            return Ok(None);
+        }
+        Ok(Some(Wanted { routes: wanted, n_services }))
     }
 }
 
@@ -332,7 +361,7 @@ mod tests {
         assert!(!lead_to_the_same(&settings, &whole, &[]));
     }
 
-    fn mk_watch(last_change: Option<Instant>) -> RouteWatch {
+    fn mk_watch() -> RouteWatch {
         let words = ["kube-ipvs", "--proxy-mode=ipvs"].map(Into::into);
         let configuration = Configuration::load(&crate::cli::parse(words).unwrap()).unwrap();
         RouteWatch {
@@ -340,20 +369,20 @@ mod tests {
             configuration,
             cluster: None,
             inquiries: crate::reconcile::inquiry::inquiries().0,
-            has_failed: false,
-            last_change,
+            last_changes: LastChanges::default(),
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn changes_are_spread_and_an_hour_apart() {
-        let now = Instant::now();
-        let pauses: Vec<Duration> = (0..100).map(|_| mk_watch(Some(now)).pause()).collect();
+    async fn changes_are_spread_and_an_hour_apart_for_each_family() {
+        let watch = mk_watch();
+        watch.last_changes.note(Family::V6);
+        let pauses: Vec<Duration> = (0..100).map(|_| watch.pause(Family::V6)).collect();
         assert!(pauses.iter().all(|pause| (REST..=REST + SPREAD).contains(pause)), "{pauses:?}");
         let spread = *pauses.iter().max().unwrap() - *pauses.iter().min().unwrap();
         assert!(spread > SPREAD / 2, "{spread:?}");
+        assert!(watch.pause(Family::V4) <= SPREAD, "the other family");
         tokio::time::advance(REST).await;
-        assert!(mk_watch(Some(now)).pause() <= SPREAD);
-        assert!(mk_watch(None).pause() <= SPREAD);
+        assert!(watch.pause(Family::V6) <= SPREAD);
     }
 }

@@ -31,7 +31,7 @@ use super::input::{InputPump, Unchecked};
 use super::localhost::NodePortsOnLocalhost;
 use super::logging::Log;
 use super::relay::RunningRelay;
-use super::service_routes::{self, RouteWatch};
+use super::service_routes::{self, LastChanges, RouteWatch};
 use super::service_traffic::ServiceTrafficCycle;
 use super::serving::ServingThread;
 use super::signals::{Orders, Shutdown};
@@ -78,8 +78,8 @@ pub(super) struct Program {
     /// Health, metrics and health checks of Services.
     pub(super) serving: Arc<ServingThread>,
     pub(super) orders: Orders,
-    /// Time at which `serviceRoutes: auto` chose otherwise the last time.
-    pub(super) last_rerouting: Option<tokio::time::Instant>,
+    /// Times at which `serviceRoutes: auto` chose otherwise.
+    pub(super) last_route_changes: LastChanges,
 }
 
 /// Longest time for which the end of the program waits for the end of its threads.
@@ -185,10 +185,10 @@ async fn serve_at_work(
     let threads = Threads::start(at_work, Arc::clone(&program.serving))
         .context("start the threads beside the event loop")
         .map_err(TenureError::NotReady)?;
-    let last_change = program.last_rerouting;
+    let last_changes = program.last_route_changes.clone();
     let Program { arguments, configured, log, shutdown, families, relay, localhost, .. } = program;
     let served = to_keep(former.as_ref(), families);
-    let (source, host, chosen) = tokio::select! {
+    let (source, host) = tokio::select! {
         biased;
         () = shutdown.requested() => return Ok(Ended::Shutdown),
         ready = get_ready(configuration, served, &threads, at_work) => ready.map_err(TenureError::NotReady)?,
@@ -226,12 +226,11 @@ async fn serve_at_work(
     };
     let pages = console::start(desk, &threads.console);
     let route_watch = RouteWatch {
-        configuration: chosen,
+        configuration: configuration.clone(),
         settings: settings.clone(),
         cluster: source.cluster_questions(threads.source.handle()),
         inquiries: inquiries.clone(),
-        has_failed: former.as_ref().is_some_and(|former| former.has_failed),
-        last_change,
+        last_changes,
     };
     let parts = Parts {
         route_watch,
@@ -265,7 +264,7 @@ async fn get_ready(
     served: Vec<Family>,
     threads: &Threads,
     at_work: &AtWork,
-) -> anyhow::Result<(Source, Host, Configuration)> {
+) -> anyhow::Result<(Source, Host)> {
     // The client starts tasks where it is made.
     let source_thread = threads.source.handle().clone();
     let ready = at_work.block_on_pool(move || {
@@ -273,7 +272,7 @@ async fn get_ready(
         let cluster = source.cluster_questions(&source_thread);
         let chosen = service_routes::at_start(configuration, cluster.as_ref());
         let chosen = source_thread.block_on(chosen);
-        Ok((source, host::prepare(&chosen, &served)?, chosen))
+        Ok((source, host::prepare(&chosen, &served)?))
     });
     ready.await.context("open the source and prepare the host")?
 }
@@ -326,12 +325,12 @@ impl<K: Kernel + 'static> Parts<K> {
         threads.console.spawn(cycle.run());
         let kernel = KernelHandle::start_holding(kernel, stages, at_work.clone())
             .context("start the kernel worker")?;
-        let routes = !settings.service_routes.is_empty();
+        let routes = service_routes::may_be(&configuration, &settings);
         let link_local = settings.node_port_addresses.may_be_link_local();
         let (chosen, families) = (settings.clone(), settings.families.clone());
         let reconciler = Reconciler::new(Planner::new(settings), kernel, configuration.pace)?;
         let reconciler = reconciler.observed_by(Box::new(all)).answering(self.questions);
-        let rerouted = self.route_watch.changed(reconciler.status());
+        let route_watch = self.route_watch.run(reconciler.status());
         let can_go_back = former.as_ref().is_some_and(|former| !former.has_failed);
         let held_up = held_up::for_too_long(reconciler.status(), can_go_back);
         record_start(&recorder, former.as_ref());
@@ -380,7 +379,7 @@ impl<K: Kernel + 'static> Parts<K> {
             problem = held_up => return Ok(Ended::HeldUp(problem)),
             consequence = changed => consequence,
             consequence = returned => consequence.of(configured),
-            consequence = rerouted => consequence,
+            never = route_watch => match never {},
         };
         after(consequence, from)
     }

@@ -1,5 +1,6 @@
 mod busy;
 mod metrics;
+mod rerouting;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -37,7 +37,7 @@ use plan::rule_set::RuleSet;
 use plan::scheduler::SchedulerName;
 use plan::sets::SetId;
 
-pub use routes::LocalServiceAddresses;
+pub use routes::{LocalServiceAddresses, neighbourhoods};
 pub use versions::Versions;
 
 use super::link::{AddressScope, LinkAddress, Links};

@@ -21,6 +21,7 @@
 //! - `writer`: from then on writes changes in rounds, and retries what the kernel refused. It holds
 //!   the pending retries, the draining real servers, the flows to remove, and the times of these.
 //! - `hand_drains`: ends drains by hand when their time is up.
+//! - `service_routes`: has addresses replaced by local routes, and back, a few at a time.
 //! - `auditor`: finds changes by other programs: every second by their signs, and by comparing
 //!   all state but the rules and chains once every sync period. It holds the schedule of that, the
 //!   expected counts, and the sysctls that another program keeps setting.
@@ -53,6 +54,7 @@ mod leaving_ipvs;
 pub mod observer;
 mod recent_writes;
 pub mod retry_queue;
+mod service_routes;
 mod status;
 mod takeover;
 mod writer;
@@ -62,6 +64,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
 
 use futures::FutureExt as _;
+use ipnet::IpNet;
 use plan::event::Event;
 use plan::hand_drain::HandDrain;
 use plan::mode::Mode;
@@ -82,6 +85,7 @@ use inquiry::{Asked, Inquiry, View};
 use leading::Leading;
 use leaving_ipvs::LeavingIpvs;
 use observer::Observer;
+use service_routes::ServiceRoutes;
 pub use status::Status;
 use takeover::Takeover;
 use writer::{BesideEnded, Writer};
@@ -111,6 +115,9 @@ pub enum Input {
     Drain(Box<HandDrain>, Duration),
     /// An operator ends a drain by hand.
     Undrain(Box<HandDrain>),
+    /// Cluster IPs of a family are to be local by routes to these networks, and by an address each
+    /// elsewhere.
+    ServiceRoutes(Family, Vec<IpNet>),
 }
 
 /// Default of [`Pace::drain_deadline`].
@@ -136,6 +143,7 @@ pub struct Reconciler {
     auditor: Auditor,
     /// Endpoints that an operator drains.
     hand_drains: HandDrains,
+    service_routes: ServiceRoutes,
     /// Rules that lead to IPVS, on a node whose connections were led by others.
     dispatch: Dispatch,
     /// Rules that lead new connections, in modes of rules.
@@ -201,6 +209,7 @@ impl Reconciler {
             writer: Writer::new(now),
             auditor: Auditor::new(now),
             hand_drains: HandDrains::default(),
+            service_routes: ServiceRoutes::default(),
             dispatch: Dispatch::default(),
             leading: Leading::default(),
             leaving_ipvs,
@@ -330,6 +339,7 @@ impl Reconciler {
                 self.writer.write_now();
                 self.hand_drains.end_now(cx, &drain);
             }
+            Input::ServiceRoutes(family, routes) => self.service_routes.begin(cx, family, routes),
         }
     }
 
@@ -383,6 +393,7 @@ impl Reconciler {
                     self.leading.next_due(&self.context, now),
                     self.leaving_ipvs.next_due(&self.context),
                     self.hand_drains.next_due(),
+                    self.service_routes.next_due(),
                 ];
                 others.into_iter().flatten().fold(audit, Instant::min)
             }
@@ -396,6 +407,7 @@ impl Reconciler {
             writer,
             auditor,
             hand_drains,
+            service_routes,
             dispatch,
             leading,
             leaving_ipvs,
@@ -430,6 +442,7 @@ impl Reconciler {
             }
             Stage::Running => {
                 hand_drains.step(cx);
+                service_routes.step(cx, writer.retry_queue());
                 writer.write_changes(cx).await?;
                 writer.retry_due(cx, true).await?;
                 writer.change_balancing(cx).await?;

@@ -30,6 +30,7 @@ mod refusals;
 mod reports;
 mod rounds;
 mod schedulers;
+mod service_routes;
 mod sets;
 mod short_circuits;
 mod sysctls;

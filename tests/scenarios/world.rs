@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::num::NonZeroU16;
 use std::time::{Duration, SystemTime};
 
+use ipnet::IpNet;
 use kube_ipvs::kernel::address_monitor::{self, Reporter};
 use kube_ipvs::kernel::fake::Fake;
 use kube_ipvs::kernel::worker::KernelHandle;
@@ -110,6 +111,26 @@ impl World {
         self.shadow.apply(event.clone());
         let inputs = self.inputs.as_ref().unwrap();
         inputs.send(Input::Change(event)).await.unwrap();
+    }
+
+    /// Orders that a family's addresses become local by these routes, and by an address each elsewhere.
+    pub(crate) async fn order_routes(&mut self, family: Family, routes: &[&str]) {
+        let routes: Vec<IpNet> = routes.iter().map(|text| text.parse().unwrap()).collect();
+        let former = self.shadow.service_routes(family);
+        let excess = former.iter().filter(|net| !routes.contains(net)).copied().collect();
+        let all = [&former[..], &routes].concat();
+        self.shadow.set_service_routes(family, all, excess);
+        self.shadow.plan();
+        let mut after = None;
+        loop {
+            (_, after) = self.shadow.plan_outdated(family, after.as_ref(), usize::MAX);
+            if after.is_none() {
+                break;
+            }
+        }
+        self.shadow.plan();
+        self.shadow.set_service_routes(family, routes.clone(), Vec::new());
+        self.inquiries.order(Input::ServiceRoutes(family, routes)).await.unwrap();
     }
 
     /// Tells the planner that never saw a kernel what the loop has heard from elsewhere.

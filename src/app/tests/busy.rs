@@ -14,7 +14,7 @@ use serde_json::json;
 use crate::app::at_work;
 use crate::app::changes::Changes;
 use crate::app::localhost::NodePortsOnLocalhost;
-use crate::app::service_routes::RouteWatch;
+use crate::app::service_routes::{LastChanges, RouteWatch};
 use crate::app::serving::ServingThread;
 use crate::app::signals::Orders;
 use crate::app::source::Source;
@@ -145,8 +145,7 @@ fn health_and_metrics_are_answered_in_the_middle_of_a_round_with_a_very_large_se
                 settings: configuration.settings.clone(),
                 cluster: None,
                 inquiries: inquiries.clone(),
-                has_failed: false,
-                last_change: None,
+                last_changes: LastChanges::default(),
             },
             inquiries,
             questions,

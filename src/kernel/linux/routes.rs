@@ -8,7 +8,7 @@ use plan::model::Family;
 use plan::op::Op;
 use rustix::io::Errno;
 
-use super::super::link::Links;
+use super::super::link::{LinkAddress, Links};
 use super::super::route::{RouteBatch, Routes};
 use super::{Linux, ReadError, Refusal};
 
@@ -43,6 +43,23 @@ impl LocalServiceAddresses {
     }
 }
 
+/// Returns the networks of the node's own addresses, as [`Linux::neighbourhoods`] does.
+///
+/// # Errors
+/// When the addresses cannot be read.
+pub fn neighbourhoods() -> Result<Vec<IpNet>, ReadError> {
+    let unread = |error: netlink::Error| ReadError::new("interface addresses", error);
+    let mut links = Links::open().map_err(unread)?;
+    let index = links.find().map_err(unread)?.map(|link| link.index);
+    Ok(networks_of_others(index, &links.addresses().map_err(unread)?))
+}
+
+fn networks_of_others(ours: Option<u32>, addresses: &[LinkAddress]) -> Vec<IpNet> {
+    let others = addresses.iter().filter(|found| Some(found.index) != ours);
+    let nets = others.filter_map(|found| IpNet::new(found.address, found.prefix).ok());
+    nets.filter(|net| net.prefix_len() < net.max_prefix_len()).collect()
+}
+
 // === impl Linux ===
 
 impl Linux {
@@ -53,9 +70,7 @@ impl Linux {
     /// When the addresses cannot be read.
     pub fn neighbourhoods(&mut self) -> Result<Vec<IpNet>, ReadError> {
         let (index, addresses) = self.all_addresses()?;
-        let others = addresses.iter().filter(|found| Some(found.index) != index);
-        let nets = others.filter_map(|found| IpNet::new(found.address, found.prefix).ok());
-        Ok(nets.filter(|net| net.prefix_len() < net.max_prefix_len()).collect())
+        Ok(networks_of_others(index, &addresses))
     }
 
     pub(super) fn read_routes(&mut self) -> Result<HashSet<IpNet>, ReadError> {
