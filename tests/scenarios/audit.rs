@@ -340,6 +340,8 @@ async fn what_cannot_be_read_keeps_nothing_else_from_being_compared() {
     tokio::time::sleep(TWO_PASSES).await;
     assert_eq!(world.now().passes, passes);
     world.fake.interfere(|_, _| FakeAnswer::Honest);
+    // Rules are repaired beside the passes.
+    world.until("both", |_, actual| actual.rule_sets.len() == 2).await;
     world.compared().await;
     world.assert_converged(&[]);
 }
