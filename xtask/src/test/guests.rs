@@ -1,8 +1,9 @@
-//! Tests that need a real kernel: each program in a guest of its own, two guests side by side.
+//! Tests that need a real kernel: each program in a guest of its own, several guests side by side.
 
 mod suites;
 
 use std::path::{Path, PathBuf};
+use std::slice;
 use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -22,8 +23,17 @@ use crate::vm::{host_packages, progress};
 use suites::MATRIX;
 pub(super) use suites::suites;
 
-/// Number of guests at once. Each needs a processor of its own, or the deadlines in its tests pass.
-const AT_ONCE: usize = 2;
+/// What runs guests one after the other, beside others of its like. An emulated guest needs a processor of
+/// its own, or the deadlines in its tests pass; one in user mode waits for half of its time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Lane {
+    EmulatedFirst,
+    UserModeFirst,
+    UserModeOnly,
+}
+
+/// The lanes of a machine with two processors or more. One with a single processor has the first alone.
+const LANES: [Lane; 3] = [Lane::EmulatedFirst, Lane::UserModeFirst, Lane::UserModeOnly];
 
 /// Tests of one program.
 #[derive(Debug, Clone, Copy)]
@@ -41,6 +51,8 @@ pub(super) struct Suite {
     but: &'static [&'static str],
     /// True if user mode will do on the newest kernel: it lacks iptables for nf_tables.
     newest_in_user_mode: bool,
+    /// True if it runs on the newest of the kernel tier's kernels only.
+    newest_only: bool,
     /// Shell text that prepares the guest.
     setup: &'static str,
 }
@@ -214,13 +226,14 @@ pub(super) fn soak(
 
 fn side_by_side(jobs: &[Job], daemon: &Path) -> Vec<SuiteResult> {
     let processors = thread::available_parallelism().map_or(1, usize::from);
-    let waiting = Mutex::new(jobs.iter().enumerate());
+    let lanes = if processors == 1 { &LANES[..1] } else { &LANES };
+    let waiting: Mutex<Vec<(usize, &Job)>> = Mutex::new(jobs.iter().enumerate().collect());
     let done = Mutex::new(Vec::new());
     thread::scope(|scope| {
-        for _ in 0..AT_ONCE.min(processors) {
+        for lane in lanes {
             scope.spawn(|| {
                 loop {
-                    let next = waiting.lock().ok().and_then(|mut waiting| waiting.next());
+                    let next = waiting.lock().ok().and_then(|mut waiting| lane.take(&mut waiting));
                     let Some((place, job)) = next else { return };
                     let outcome = job.run(daemon, jobs.len() == 1);
                     if let Ok(mut done) = done.lock() {
@@ -233,6 +246,19 @@ fn side_by_side(jobs: &[Job], daemon: &Path) -> Vec<SuiteResult> {
     let mut done = done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     done.sort_by_key(|(place, _)| *place);
     done.into_iter().map(|(_, outcome)| outcome).collect()
+}
+
+// === impl Lane ===
+
+impl Lane {
+    /// Takes the first of the jobs that are for this lane.
+    fn take<'jobs>(self, waiting: &mut Vec<(usize, &'jobs Job)>) -> Option<(usize, &'jobs Job)> {
+        let is_emulated = |(_, job): &(usize, &Job)| job.accel != AccelChoice::Uml;
+        let wants_emulated = self == Self::EmulatedFirst;
+        let preferred = waiting.iter().position(|it| is_emulated(it) == wants_emulated);
+        let any = (self != Self::UserModeOnly && !waiting.is_empty()).then_some(0);
+        preferred.or(any).map(|place| waiting.remove(place))
+    }
 }
 
 // === impl Suite ===
@@ -248,6 +274,7 @@ impl Suite {
             only: &[],
             but: &[],
             newest_in_user_mode: false,
+            newest_only: false,
             setup: "",
         }
     }
@@ -262,6 +289,10 @@ impl Suite {
 
     const fn newest_in_user_mode(self) -> Self {
         Self { newest_in_user_mode: true, ..self }
+    }
+
+    const fn newest_only(self) -> Self {
+        Self { newest_only: true, ..self }
     }
 
     const fn prepared_by(self, setup: &'static str) -> Self {
@@ -290,6 +321,7 @@ impl Suite {
     /// Its kernels, each with the suite in the kind of guest for it.
     fn on(&self, kernels: &Kernels) -> Vec<(Kernel, Self)> {
         let on = match (self.tier, self.accel) {
+            (Tier::Kernel, _) if self.newest_only => slice::from_ref(&kernels.newest),
             (Tier::Kernel, _) => kernels.all.as_slice(),
             (Tier::Switch, _) => kernels.switch.as_slice(),
             (Tier::Arm64, _) | (_, AccelChoice::Uml) => &[kernels.newest],

@@ -29,6 +29,10 @@ const NOT_WITH_NFT: [&str; 6] = [
 const USERSPACE: &str = "flows::every_flow_goes_where_the_table_says_in_mode_userspace";
 /// Tests beside the code that use no iptables.
 const WITHOUT_IPTABLES: [&str; 2] = ["kernel::conntrack::", "kernel::linux::grow::"];
+/// Tests of our rules beside those that only nft can show.
+const BESIDE_NFT: [&str; 1] = ["kernel::rules::tests::kernel::beside_nft::"];
+/// Tests beside the code that other suites have.
+const NOT_ON_EACH: [&str; 3] = [WITHOUT_IPTABLES[0], WITHOUT_IPTABLES[1], BESIDE_NFT[0]];
 /// Tests of the bed on a host that lacks something. They need a guest of their own.
 const LACKING: [&str; 1] = ["lacking::"];
 /// Tests of the bed that wait until modules can be unloaded: where others have run before, for as long as
@@ -56,18 +60,22 @@ const SWITCH: [&str; 8] = [
 /// Waiting and starting programs take the time on the bed, and an emulated processor makes them
 /// many times longer. So the bed is user-mode-linux, with iptables for x_tables, and a part of it
 /// is done again in a virtual machine, with iptables for nf_tables.
-const SUITES: [Suite; 14] = [
+///
+/// Of the kernel tier, what depends on a kernel's interfaces runs on the oldest and the newest, and what
+/// depends on programs and on what the host has, on the newest.
+const SUITES: [Suite; 15] = [
     // The longest first, so that no guest works alone at the end.
     Suite::new(Tier::Bed, "kube-ipvs", BED).only(&NFT).but(&NOT_WITH_NFT).shared_by(2),
     Suite::new(Tier::Bed, "kube-ipvs", BED).but(&APART).in_user_mode().shared_by(4),
     Suite::new(Tier::Bed, "kube-ipvs", BED).only(&UNLOADING).in_user_mode(),
     Suite::new(Tier::Bed, "kube-ipvs-bed", Tests::Program("plain")),
-    Suite::new(Tier::Kernel, "kube-ipvs", Tests::Inside(INSIDE)).but(&WITHOUT_IPTABLES),
+    Suite::new(Tier::Kernel, "kube-ipvs", Tests::Inside(INSIDE)).but(&NOT_ON_EACH),
+    Suite::new(Tier::Kernel, "kube-ipvs", Tests::Inside(INSIDE)).only(&BESIDE_NFT).newest_only(),
     Suite::new(Tier::Kernel, "kube-ipvs", Tests::Inside(INSIDE))
         .only(&WITHOUT_IPTABLES)
         .newest_in_user_mode(),
-    Suite::new(Tier::Kernel, "kube-ipvs", BED).only(&LACKING).newest_in_user_mode(),
-    Suite::new(Tier::Kernel, "kube-ipvs", Tests::Program("cleanup")),
+    Suite::new(Tier::Kernel, "kube-ipvs", BED).only(&LACKING).newest_only().newest_in_user_mode(),
+    Suite::new(Tier::Kernel, "kube-ipvs", Tests::Program("cleanup")).newest_only(),
     Suite::new(Tier::Kernel, "kube-ipvs", Tests::Program("bare")),
     Suite::new(Tier::Kernel, "kube-ipvs", Tests::Program("by_hand")).newest_in_user_mode(),
     Suite::new(Tier::Kernel, "ipset-netlink", Tests::Program("kernel")).newest_in_user_mode(),
