@@ -22,6 +22,7 @@ mod input;
 mod localhost;
 pub mod logging;
 mod mode;
+mod node_port_servers;
 mod observers;
 mod relay;
 mod service_routes;

@@ -10,6 +10,7 @@ use std::str::FromStr;
 
 use anyhow::{Context as _, Error, Result, ensure};
 use plan::event::Event;
+use plan::kernel_objects::Frontend;
 use plan::model::{
     Conditions, Endpoint, EndpointSlice, Family, ObjectName, Protocol, Service, ServicePort,
     SlicePort,
@@ -26,6 +27,11 @@ const API_SERVER_ENDPOINT: Ipv4Addr = Ipv4Addr::new(172, 16, 0, 1);
 const SERVICES: u32 = 0x0a60_0002;
 /// 11.0.0.0, where endpoints begin.
 const ENDPOINTS: u32 = 0x0b00_0000;
+/// The address of the large Service: 10.111.0.1.
+const LARGE: Ipv4Addr = Ipv4Addr::new(10, 111, 0, 1);
+/// 100.64.0.0, where its endpoints begin, and 100.80.0.0, where those begin that come later.
+const LARGE_ENDPOINTS: u32 = 0x6440_0000;
+const LATER_ENDPOINTS: u32 = 0x6450_0000;
 
 /// Size of a cluster, as Services and endpoints of each: `10000x10`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +40,10 @@ pub(crate) struct Size {
     /// Number of endpoints of each Service.
     pub(crate) endpoints: u32,
 }
+
+/// A Service with ten ports and 5,000 endpoints, in slices of a hundred.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Large;
 
 /// Something that happens to a Service.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,6 +61,10 @@ pub(crate) enum Change {
 impl Size {
     pub(crate) fn cluster_address(self, service: u32) -> Ipv4Addr {
         Ipv4Addr::from_bits(SERVICES + service)
+    }
+
+    pub(crate) fn frontend(self, service: u32) -> Frontend {
+        frontend(self.cluster_address(service), PORT)
     }
 
     /// Every Service has addresses for twice as many endpoints as it uses, and some more.
@@ -89,6 +103,68 @@ impl Size {
 
     fn slice(self, service: u32, which: Range<u32>) -> Event {
         slice(name(service), which.map(|index| self.endpoint(service, index).into()))
+    }
+}
+
+// === impl Large ===
+
+impl Large {
+    const PORTS: u16 = 10;
+    const SLICES: u32 = 50;
+    const IN_SLICE: u32 = 100;
+
+    pub(crate) fn frontends(self) -> impl Iterator<Item = Frontend> {
+        self.ports().map(|port| frontend(LARGE, port))
+    }
+
+    pub(crate) fn events(self) -> impl Iterator<Item = Event> {
+        let port = |port: NonZeroU16| ServicePort {
+            name: port.to_string().into(),
+            protocol: Protocol::Tcp,
+            port,
+            node_port: None,
+        };
+        let service = Service {
+            cluster_v4: Some(LARGE),
+            ports: self.ports().map(port).collect(),
+            ..Service::new(self.name())
+        };
+        let slices = (0..Self::SLICES).map(move |slice| self.slice(slice, None));
+        std::iter::once(Event::ServiceApplied(Box::new(service))).chain(slices)
+    }
+
+    /// The n-th change of one of its slices, and the address that comes with it.
+    pub(crate) fn changed(self, number: u32) -> (Event, IpAddr) {
+        let address = Ipv4Addr::from_bits(LATER_ENDPOINTS + number).into();
+        (self.slice(number % Self::SLICES, Some(address)), address)
+    }
+
+    fn slice(self, number: u32, first: Option<IpAddr>) -> Event {
+        let all = (0..Self::IN_SLICE).map(move |index| {
+            Ipv4Addr::from_bits(LARGE_ENDPOINTS + number * Self::IN_SLICE + index).into()
+        });
+        let addresses = first.into_iter().chain(all.skip(usize::from(first.is_some())));
+        let ports = self.ports().map(|port| SlicePort {
+            name: port.to_string().into(),
+            protocol: Protocol::Tcp,
+            port,
+        });
+        let name = ObjectName::new("namespace", format!("large-{number}"));
+        Event::SliceApplied(Box::new(EndpointSlice {
+            service: self.name(),
+            name,
+            family: Family::V4,
+            ports: ports.collect(),
+            endpoints: addresses.map(endpoint).collect(),
+        }))
+    }
+
+    fn ports(self) -> impl Iterator<Item = NonZeroU16> {
+        (8_000..8_000 + Self::PORTS).filter_map(NonZeroU16::new)
+    }
+
+    fn name(self) -> ObjectName {
+        ObjectName::new("namespace", "large")
     }
 }
 
@@ -135,13 +211,6 @@ fn service(name: ObjectName, address: Ipv4Addr, created: i64) -> Event {
 }
 
 fn slice(name: ObjectName, addresses: impl Iterator<Item = IpAddr>) -> Event {
-    let endpoint = |address| Endpoint {
-        address,
-        conditions: Conditions::default(),
-        node: Some("another-node".into()),
-        zone: None,
-        hints: None,
-    };
     Event::SliceApplied(Box::new(EndpointSlice {
         service: name.clone(),
         name,
@@ -149,6 +218,20 @@ fn slice(name: ObjectName, addresses: impl Iterator<Item = IpAddr>) -> Event {
         ports: vec![SlicePort { name: "http".into(), protocol: Protocol::Tcp, port: PORT }],
         endpoints: addresses.map(endpoint).collect(),
     }))
+}
+
+fn endpoint(address: IpAddr) -> Endpoint {
+    Endpoint {
+        address,
+        conditions: Conditions::default(),
+        node: Some("another-node".into()),
+        zone: None,
+        hints: None,
+    }
+}
+
+fn frontend(address: Ipv4Addr, port: NonZeroU16) -> Frontend {
+    Frontend { address: address.into(), protocol: Protocol::Tcp, port: port.get() }
 }
 
 fn name(number: u32) -> ObjectName {

@@ -12,6 +12,7 @@ mod checker;
 mod cluster;
 mod cost;
 mod damage;
+mod held_up;
 mod kind;
 mod metered;
 mod modes;
@@ -52,6 +53,10 @@ struct Arguments {
     /// Measure mode iptables beside mode ipvs and a bare iptables-restore.
     #[arg(long)]
     modes: bool,
+    /// Measure how long changes wait beside a large Service that goes on changing, and beside a change of
+    /// the scheduler.
+    #[arg(long, conflicts_with = "modes")]
+    held_up: bool,
     #[command(flatten)]
     kind: Kind,
     /// The file that gets everything as JSON.
@@ -83,6 +88,7 @@ fn main() -> ExitCode {
     let done = match arguments.stage {
         Some(stage) => measure_stage(stage, &arguments),
         None if arguments.modes => modes::measure(&arguments),
+        None if arguments.held_up => node::logged(|| held_up::measure(&arguments)),
         None => measure(&arguments),
     };
     match done {

@@ -25,6 +25,7 @@ use plan::sets::SetId;
 
 use crate::cluster::API_SERVER;
 use crate::cost::Counts;
+use crate::held_up::Arrivals;
 
 /// The real kernel, which counts what is asked of it.
 #[derive(Debug)]
@@ -40,9 +41,12 @@ struct MeteredRepairer {
     meter: Meter,
 }
 
-/// Tells the meter when rounds end.
+/// Tells the meter when rounds end, and what is watched when the kernel has it.
 #[derive(Debug)]
-pub(crate) struct Listener(pub(crate) Meter);
+pub(crate) struct Listener {
+    pub(crate) meter: Meter,
+    pub(crate) arrivals: Option<Arrivals>,
+}
 
 /// Observations so far, shared by [`Metered`] and [`Listener`], which make them, and the thread
 /// that waits for them.
@@ -240,28 +244,31 @@ impl Observer for Listener {
     fn arrived(&mut self, event: &Event) {
         // No thread waits for this, and waking is a system call even without waiters.
         if is_followed(event) {
-            self.0.lock().arrived += 1;
+            self.meter.lock().arrived += 1;
         }
     }
 
     fn written(&mut self, write: &KernelWrite<'_>) {
+        if let Some(arrivals) = &self.arrivals {
+            arrivals.note(write);
+        }
         // The request binds the address, too, which comes after the real servers.
         let api_server = |op: &Op| matches!(op, Op::AddRealServer(frontend, _) if frontend.address == IpAddr::from(API_SERVER));
         if write.ops.iter().any(api_server) {
             let now = Instant::now();
-            self.0.note(|seen| {
+            self.meter.note(|seen| {
                 seen.first_service.get_or_insert(now);
             });
         }
     }
 
     fn planned(&mut self, _: &Plan, _: &Planner, _: Duration) {
-        self.0.note(|seen| seen.planned = seen.arrived);
+        self.meter.note(|seen| seen.planned = seen.arrived);
     }
 
     fn round_ended(&mut self, round: &Round<'_>) {
         let now = Instant::now();
-        self.0.note(|seen| {
+        self.meter.note(|seen| {
             if round.kind != RoundKind::Retry {
                 // While Services wait, some of what was planned may be for the next round.
                 if round.backlog == 0 {
@@ -273,7 +280,7 @@ impl Observer for Listener {
     }
 
     fn pass_ended(&mut self, pass: &Pass) {
-        self.0.note(|seen| {
+        self.meter.note(|seen| {
             seen.passes += 1;
             seen.pass_cost = pass.cost;
         });

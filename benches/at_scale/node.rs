@@ -22,6 +22,7 @@ use plan::settings::Settings;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::cluster::{Change, Size};
+use crate::held_up::Arrivals;
 use crate::kind::Kind;
 use crate::metered::{Listener, Meter, Metered, Seen, is_followed};
 
@@ -55,12 +56,23 @@ pub(crate) struct Node {
 impl Node {
     /// Starts the loop in the calling thread's network namespace.
     pub(crate) fn start(size: Size, sync_period: Duration, kind: Kind) -> Result<Self> {
-        let (planner, linux) = open(kind)?;
+        Self::start_with(size, sync_period, kind, SchedulerName::default(), None)
+    }
+
+    /// The same with a scheduler, and with something that is told what the kernel has.
+    pub(crate) fn start_with(
+        size: Size,
+        sync_period: Duration,
+        kind: Kind,
+        scheduler: SchedulerName,
+        arrivals: Option<Arrivals>,
+    ) -> Result<Self> {
+        let (planner, linux) = open_with(kind, scheduler)?;
         let meter = Meter::default();
         let kernel = KernelHandle::start(Metered::new(linux, meter.clone()), ())?;
         let pace = Pace { sync_period, ..Pace::default() };
-        let reconciler =
-            Reconciler::new(planner, kernel, pace)?.observed_by(Box::new(Listener(meter.clone())));
+        let reconciler = Reconciler::new(planner, kernel, pace)?
+            .observed_by(Box::new(Listener { meter: meter.clone(), arrivals }));
         let status = reconciler.status();
         let addresses =
             address_monitor::start(kind.routes, false).map_err(|error| anyhow!("{error}"))?;
@@ -140,7 +152,7 @@ impl Node {
         self.thread.join().map_err(|_| anyhow!("the loop's thread panicked"))?
     }
 
-    fn tell(&self, events: Vec<Event>) -> Result<()> {
+    pub(crate) fn tell(&self, events: Vec<Event>) -> Result<()> {
         let followed = events.iter().filter(|event| is_followed(event)).count();
         self.told.set(self.told.get() + followed as u64);
         self.input(events.into_iter().map(Input::Change).collect())
@@ -154,12 +166,16 @@ impl Node {
 /// A planner that knows nothing, and the kernel it plans for, in the calling thread's network
 /// namespace.
 pub(crate) fn open(kind: Kind) -> Result<(Planner, Linux)> {
+    open_with(kind, SchedulerName::default())
+}
+
+fn open_with(kind: Kind, scheduler: SchedulerName) -> Result<(Planner, Linux)> {
     let mut rules = HashMap::default();
     for family in Family::BOTH {
         rules.insert(family, Rules::open(family, kind.variant())?);
     }
     let kinds: Vec<_> = rules.values().map(Rules::backend).collect();
-    let needed = modules::needed(kind.mode(), &SchedulerName::default(), &kinds);
+    let needed = modules::needed(kind.mode(), &scheduler, &kinds);
     if let Err(note) = modules::load(Path::new(modules::LOADED), &needed) {
         eprintln!("at_scale: {note}");
     }
@@ -167,6 +183,7 @@ pub(crate) fn open(kind: Kind) -> Result<(Planner, Linux)> {
     let settings = Settings {
         random_fully,
         mode: kind.mode(),
+        scheduler,
         service_routes: kind.service_routes(),
         ..Settings::new("this-node")
     };

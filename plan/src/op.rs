@@ -163,6 +163,9 @@ impl Op {
             Self::RemoveEntry(set, _) if set.kind.leads_to_short_circuits() => 9,
             Self::AddEntry(..) => 4,
             Self::CreateVirtualServer(..) | Self::ChangeVirtualServer(..) => 5,
+            // Other nodes' endpoints are about to be real servers, and answer the client by themselves
+            // unless its connection is masqueraded.
+            Self::RemoveEntry(set, _) if set.kind.spares_masquerading() => 5,
             Self::AddRealServer(..) | Self::ChangeRealServer(..) => 6,
             Self::BindAddress(_) => 7,
             Self::UnbindAddress(_) | Self::RemoveRoute(_) => 10,

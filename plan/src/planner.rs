@@ -6,6 +6,7 @@ mod explained;
 mod hand_drains;
 mod ipvs;
 mod limit;
+mod node_ports;
 mod service_routes;
 mod stateless;
 #[cfg(test)]
@@ -48,6 +49,7 @@ pub use explained::{
     Summaries,
 };
 pub use limit::RoundLimit;
+pub use node_ports::NodePortAddressCount;
 
 /// The planner: it knows the input, and what the kernel should have for it.
 ///

@@ -154,6 +154,19 @@ impl SetKind {
         matches!(self, Self::ShortCircuit)
     }
 
+    /// True if connections to its entries are not masqueraded that otherwise are: only this node's
+    /// endpoints get them.
+    #[must_use]
+    pub const fn spares_masquerading(self) -> bool {
+        matches!(
+            self,
+            Self::LoadBalancerLocal
+                | Self::NodePortLocalTcp
+                | Self::NodePortLocalUdp
+                | Self::NodePortLocalSctp
+        )
+    }
+
     /// True if its entries let clients past the access filter, `KUBE-IPVS-FILTER`, to a frontend.
     #[must_use]
     pub const fn admits(self) -> bool {

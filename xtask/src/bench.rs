@@ -37,6 +37,8 @@ const LIMIT: Duration = Duration::from_secs(4 * 3_600);
 const MEMORY: &str = "6G";
 /// Sizes at which modes are compared.
 const MODE_SIZES: &str = "1000x2,10000x2";
+/// Size of the cluster beside which something holds changes up.
+const HELD_UP_SIZE: &str = "10000x10";
 /// File that the guest leaves.
 const REPORT: &str = "at-scale.json";
 
@@ -91,6 +93,9 @@ enum Measurement {
     AtScale,
     /// Mode iptables beside mode ipvs and a bare iptables-restore, printed.
     Modes,
+    /// How long changes wait beside a large Service that goes on changing, and beside a change of the
+    /// scheduler, printed.
+    HeldUp,
     /// The program's memory and processor time, fed by an API server.
     Footprint,
     /// Answers of the operator's console of the real program, and how much they hold a change up.
@@ -170,7 +175,12 @@ pub(crate) fn short_form() -> Result<()> {
 
 /// The same of the comparison of modes.
 pub(crate) fn short_form_of_modes() -> Result<()> {
-    modes(&BenchArguments::short("300x2"))
+    printed(&BenchArguments::short("300x2"), "--modes", MODE_SIZES)
+}
+
+/// The same of what holds other changes up.
+pub(crate) fn short_form_of_held_up() -> Result<()> {
+    printed(&BenchArguments::short("300x2"), "--held-up", HELD_UP_SIZE)
 }
 
 /// The same of what packets cost: bare IPVS and the program on one way, in a counted guest.
@@ -181,7 +191,12 @@ pub(crate) fn short_form_of_packets() -> Result<()> {
 pub(crate) fn run(arguments: &BenchArguments) -> Result<ExitCode> {
     match arguments.what {
         Measurement::AtScale => {}
-        Measurement::Modes => return modes(arguments).map(|()| ExitCode::SUCCESS),
+        Measurement::Modes => {
+            return printed(arguments, "--modes", MODE_SIZES).map(|()| ExitCode::SUCCESS);
+        }
+        Measurement::HeldUp => {
+            return printed(arguments, "--held-up", HELD_UP_SIZE).map(|()| ExitCode::SUCCESS);
+        }
         Measurement::Footprint => return footprint(arguments),
         Measurement::Console => return console(arguments),
         Measurement::Herd => return herd(arguments),
@@ -298,13 +313,14 @@ fn write_docs(results: &Results) -> Result<()> {
     Ok(())
 }
 
-fn modes(arguments: &BenchArguments) -> Result<()> {
+/// Runs a part of the benchmark that prints what it has measured, with these sizes unless others are named.
+fn printed(arguments: &BenchArguments, part: &str, sizes: &str) -> Result<()> {
     eprintln!("bench: building");
     let profile = if arguments.short { build::QUICK } else { build::RELEASE };
     let program = build::bench_program("at_scale", profile)?;
-    let mut options = vec!["--modes".to_owned(), "--sizes".to_owned()];
+    let mut options = vec![part.to_owned(), "--sizes".to_owned()];
     let is_default = arguments.sizes.is_empty();
-    options.push(if is_default { MODE_SIZES.to_owned() } else { arguments.sizes.join(",") });
+    options.push(if is_default { sizes.to_owned() } else { arguments.sizes.join(",") });
     options.extend(arguments.short.then(|| "--short".to_owned()));
     for lane in arguments.lane.lanes() {
         for kernel in &arguments.kernel {
@@ -318,7 +334,7 @@ fn modes(arguments: &BenchArguments) -> Result<()> {
             let verdict =
                 guest.run(&program.to_string_lossy(), &options, &mut std::io::stdout())?;
             if verdict != Verdict::Exited(0) {
-                bail!("comparing modes in lane {lane} on Linux {kernel}: {verdict}");
+                bail!("{part} in lane {lane} on Linux {kernel}: {verdict}");
             }
         }
     }

@@ -162,6 +162,7 @@ pub(crate) fn run(arguments: &TestArguments) -> Result<ExitCode> {
     if wanted(Tier::Bed) && filter.is_none() {
         outcomes.push(check("at scale, the short form", bench::short_form));
         outcomes.push(check("modes, the short form", bench::short_form_of_modes));
+        outcomes.push(check("held up, the short form", bench::short_form_of_held_up));
         outcomes.push(check("packets, the short form", bench::short_form_of_packets));
     }
     Ok(summarise(&outcomes, filter.is_some(), started.elapsed()))

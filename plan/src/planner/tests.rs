@@ -1,5 +1,6 @@
 mod chains;
 mod explained;
+mod node_ports;
 mod parts;
 mod service_routes;
 

@@ -103,6 +103,11 @@ impl Store {
         self.dirty.extend(services);
     }
 
+    /// True if a Service has an address.
+    pub(crate) fn has_service_at(&self, address: IpAddr) -> bool {
+        self.index.with_address(address).next().is_some()
+    }
+
     /// Returns the Services that have an address, or would have a short circuit there.
     fn depending_on(&self, address: IpAddr, settings: &Settings) -> Vec<ServiceName> {
         let mut services: Vec<ServiceName> = self.index.with_address(address).cloned().collect();

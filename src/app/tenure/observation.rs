@@ -9,6 +9,7 @@ use super::events::record_limits;
 use crate::app::counters::PacketCounters;
 use crate::app::estimators::EstimatorObserver;
 use crate::app::localhost::NodePortsOnLocalhost;
+use crate::app::node_port_servers::NodePortObserver;
 use crate::app::observers::{EventObserver, Observers};
 use crate::app::relay::RunningRelay;
 use crate::app::source::Source;
@@ -47,6 +48,7 @@ pub(super) fn observe(
     let mut all = Observers::new(vec![
         Box::new(servers.observer()),
         Box::new(EventObserver::new(recorder.clone())),
+        Box::new(NodePortObserver::new(recorder.clone())),
     ]);
     observers.into_iter().for_each(|observer| all.add(observer));
     localhost.measured_by(&servers.metrics())?;

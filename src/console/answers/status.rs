@@ -169,6 +169,9 @@ pub struct KernelStatus {
     pub in_sync_once: bool,
     /// Virtual servers that it should have.
     pub virtual_servers: usize,
+    /// Those of them that are for NodePorts.
+    #[serde(default)]
+    pub node_port_virtual_servers: usize,
     /// Real servers that it should have.
     pub real_servers: usize,
     /// Service addresses that it should have.
@@ -364,6 +367,7 @@ fn of_loop(view: &View<'_>) -> OfLoop {
         kernel: KernelStatus {
             in_sync_once: status.in_sync_once,
             virtual_servers: desired.n_virtual_servers(),
+            node_port_virtual_servers: planner.n_node_port_servers(),
             real_servers: desired.n_real_servers(),
             addresses: desired.n_addresses(),
             operations: status.operations,

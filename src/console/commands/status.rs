@@ -165,8 +165,12 @@ fn kernel_text(kernel: &KernelStatus) -> String {
     let objects = if kernel.virtual_servers == 0 {
         String::new()
     } else {
+        let of_node_ports = match kernel.node_port_virtual_servers {
+            0 => String::new(),
+            number => format!(" ({number} for NodePorts)"),
+        };
         format!(
-            ", {}, {}, {}",
+            ", {}{of_node_ports}, {}, {}",
             counted(kernel.virtual_servers, "virtual server"),
             counted(kernel.real_servers, "real server"),
             if kernel.addresses == 1 {
