@@ -9,7 +9,7 @@ use plan::model::Family;
 use plan::settings::{AcceptServiceTraffic, Settings};
 
 use crate::kernel::nftables::{InputChain, NftablesClient};
-use crate::kernel::route::{self, RoutingRule};
+use crate::kernel::routing_rule::{self, RoutingRule};
 
 /// Something of the host that drops Service traffic, or leads it away, with advice.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,8 +37,8 @@ pub(crate) fn in_input<'a>(
 /// Looks for routing rules before that of the table `local`, in the families that are served.
 pub(crate) fn in_routing(settings: &Settings) -> Vec<Obstacle> {
     let of_family = |family: &Family| {
-        let rules = route::rules(*family).unwrap_or_default();
-        before_local(*family, &rules)
+        let rules = routing_rule::rules(*family).unwrap_or_default();
+        before_local(*family, &rules, !settings.routes(*family).is_empty())
     };
     settings.families.iter().filter_map(of_family).collect()
 }
@@ -118,9 +118,12 @@ fn of_nftables(chain: &InputChain) -> Option<Obstacle> {
     })
 }
 
-fn before_local(family: Family, rules: &[RoutingRule]) -> Option<Obstacle> {
-    let first: Vec<&RoutingRule> = rules.iter().take_while(|it| !it.is_plain_local()).collect();
-    let first = first.iter().find(|it| it.table != route::TABLE_LOCAL)?;
+/// With local routes to Services' networks, rules of ours come before others'.
+fn before_local(family: Family, rules: &[RoutingRule], is_routed: bool) -> Option<Obstacle> {
+    let first = routing_rule::before_local(rules)?;
+    if is_routed && first.preference > routing_rule::PREFERENCE {
+        return None;
+    }
     Some(Obstacle {
         what: format!(
             "a routing rule of {family} with the preference {} comes before the one of the table \
@@ -128,8 +131,8 @@ fn before_local(family: Family, rules: &[RoutingRule]) -> Option<Obstacle> {
             first.preference
         ),
         remedy:
-            "add a rule before it that looks Service addresses up in the table local: ip rule add \
-                 pref 1 to SERVICE-RANGE lookup local"
+            "set serviceRoutes, for whose networks kube-ipvs then adds a rule that comes before all \
+                 others, or add one: ip rule add pref 1 to SERVICE-RANGE lookup local"
                 .into(),
     })
 }
@@ -175,14 +178,13 @@ mod tests {
     }
 
     #[test]
-    fn a_routing_rule_before_the_table_local_is_an_obstacle_unless_it_looks_there() {
+    fn a_routing_rule_before_ours_is_an_obstacle_even_with_routes() {
         let rule =
-            |preference, table, is_selective| RoutingRule { preference, table, is_selective };
-        let local = rule(20, route::TABLE_LOCAL, false);
-        let before = |rules: &[RoutingRule]| before_local(Family::V4, rules).is_some();
-        assert!(!before(&[local, rule(100, 101, true)]));
-        assert!(before(&[rule(10, 101, true), local]));
-        assert!(!before(&[rule(5, route::TABLE_LOCAL, true), local]));
-        assert!(before(&[rule(5, route::TABLE_LOCAL, true), rule(10, 101, true), local]));
+            |preference| RoutingRule { preference, table: 101, is_selective: true, ours: None };
+        let is_obstacle = |preference, is_routed| {
+            before_local(Family::V4, &[rule(preference)], is_routed).is_some()
+        };
+        assert!(is_obstacle(10, false) && !is_obstacle(10, true));
+        assert!(is_obstacle(0, true));
     }
 }

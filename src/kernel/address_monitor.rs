@@ -17,17 +17,18 @@ use plan::kernel_objects::LINK;
 use tokio::sync::Notify;
 
 use super::link::{Link, LinkAddress, Links, decode_address, decode_link};
-use super::route;
+use super::{route, routing_rule};
 
 /// `RTNLGRP_LINK`, `RTNLGRP_IPV4_IFADDR`, `RTNLGRP_IPV6_IFADDR` (include/uapi/linux/rtnetlink.h).
 const GROUPS: [u32; 3] = [1, 5, 9];
-/// `RTNLGRP_IPV4_ROUTE`, `RTNLGRP_IPV6_ROUTE`.
-const ROUTE_GROUPS: [u32; 2] = [7, 11];
+/// `RTNLGRP_IPV4_ROUTE`, `RTNLGRP_IPV6_ROUTE`, `RTNLGRP_IPV4_RULE`, `RTNLGRP_IPV6_RULE`.
+const ROUTE_GROUPS: [u32; 4] = [7, 11, 8, 19];
 const RTM_NEWLINK: u16 = 16;
 const RTM_DELLINK: u16 = 17;
 const RTM_NEWADDR: u16 = 20;
 const RTM_DELADDR: u16 = 21;
 const RTM_DELROUTE: u16 = 25;
+const RTM_DELRULE: u16 = 33;
 /// Most removed addresses that are named. If there are more, the report only says so.
 const MOST_TAKEN: usize = 1_024;
 /// Pause after more notifications than the socket could keep.
@@ -42,7 +43,7 @@ pub struct Happened {
     pub others: bool,
     /// Addresses that were removed from `kube-ipvs0`, by us or by another program.
     pub taken: HashSet<IpAddr>,
-    /// The interface or a local route of ours was removed, more addresses were removed than can be
+    /// The interface, a local route of ours or a routing rule that leads to it was removed, more addresses were removed than can be
     /// named, or notifications were lost.
     pub anything: bool,
 }
@@ -217,6 +218,7 @@ impl Happened {
                 }
             }
             RTM_DELROUTE => self.anything |= route::is_ours(notification.body),
+            RTM_DELRULE => self.anything |= routing_rule::leads_to_ours(notification.body),
             RTM_NEWLINK | RTM_DELLINK => {
                 let Ok(Some(Link { index, name, .. })) = decode_link(notification.body) else {
                     return;

@@ -314,6 +314,7 @@ impl Kernel for Fake {
             link: actual.link,
             bound: actual.addresses.clone(),
             routes: actual.routes.clone(),
+            incomplete_routes: HashSet::default(),
             local: actual.local_addresses.clone(),
         })
     }

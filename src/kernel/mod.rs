@@ -39,6 +39,7 @@ pub mod probe;
 pub mod processors;
 pub mod reader;
 pub(crate) mod route;
+pub(crate) mod routing_rule;
 pub mod rules;
 mod stopwatch;
 pub mod sysctl;
@@ -255,6 +256,8 @@ pub struct Addresses {
     pub bound: HashSet<IpAddr>,
     /// The local routes that are ours.
     pub routes: HashSet<IpNet>,
+    /// Those of them of which a part is missing: the routing rule that it needs, or the route itself.
+    pub incomplete_routes: HashSet<IpNet>,
     /// The addresses of all other interfaces, loopback and link-local included.
     pub local: HashSet<IpAddr>,
 }

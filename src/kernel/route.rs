@@ -6,57 +6,41 @@
 //! net/ipv4/fib_frontend.c), and the kernel takes routes of IPv6 only for an interface that is up
 //! (`fib6_nh_init` in net/ipv6/route.c), which ours is not.
 //!
-//! And routing rules, which are read.
+//! Where other programs' routing rules come before the one of the table `local`, each route to a network
+//! has a routing rule of ours as well: see [`routing_rule`](super::routing_rule).
 //!
-//! Source: include/uapi/linux/{rtnetlink,fib_rules}.h.
+//! Source: include/uapi/linux/rtnetlink.h.
 
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 use netlink::{Batch, DecodeError, Error, Protocol, Socket, attributes};
+use plan::hash::HashSet;
 use plan::model::Family;
 use rustix::io::Errno;
+
+use super::routing_rule::{self, RoutingRule, RuleBatch};
 
 const RTM_NEWROUTE: u16 = 24;
 const RTM_DELROUTE: u16 = 25;
 const RTM_GETROUTE: u16 = 26;
 const NLM_F_REPLACE: u16 = 0x100;
 const NLM_F_CREATE: u16 = 0x400;
-const RTM_GETRULE: u16 = 34;
-const FRA_PRIORITY: u16 = 6;
-const FRA_TABLE: u16 = 15;
-/// Attributes that say which packets a rule is for: addresses, interface, mark, realms, tunnel,
-/// interface that a packet leaves by, master device, users, protocol, ports.
-const FRA_SELECTORS: [u16; 11] = [1, 2, 3, 10, 12, 17, 19, 20, 22, 23, 24];
 const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
 const RTA_PREFSRC: u16 = 7;
 const RT_TABLE_LOCAL: u8 = 255;
 const RT_SCOPE_HOST: u8 = 254;
 const RTN_LOCAL: u8 = 2;
-/// Protocol of our routes: none of the header's `RTPROT_…`, nor of iproute2's `rt_protos`.
-const PROTOCOL: u8 = 107;
-const AF_INET: u8 = 2;
-const AF_INET6: u8 = 10;
+/// Protocol of our routes and routing rules: none of the header's `RTPROT_…`, nor of iproute2's `rt_protos`.
+pub(super) const PROTOCOL: u8 = 107;
+pub(super) const AF_INET: u8 = 2;
+pub(super) const AF_INET6: u8 = 10;
 /// `LOOPBACK_IFINDEX` (include/net/flow.h): its index in every network namespace.
 const LOOPBACK: u32 = 1;
 /// `struct rtmsg`: family, length of the destination, length of the source, type of service, table,
 /// protocol, scope, type, flags (u32).
 const HEADER: usize = 12;
-
-/// The table of local addresses.
-pub(crate) const TABLE_LOCAL: u32 = 255;
-
-/// A routing rule (`ip rule`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct RoutingRule {
-    /// Its preference: the lowest comes first.
-    pub(crate) preference: u32,
-    /// Table that it leads to; 0: none.
-    pub(crate) table: u32,
-    /// True if it is not for every packet.
-    pub(crate) is_selective: bool,
-}
 
 /// rtnetlink, in the network namespace it was opened in.
 #[derive(Debug)]
@@ -68,34 +52,8 @@ pub(crate) struct Routes {
 #[derive(Debug, Default)]
 pub(crate) struct RouteBatch {
     batch: Batch,
-}
-
-/// Lists the routing rules of a family, in order. A kernel without such rules has none.
-pub(crate) fn rules(family: Family) -> Result<Vec<RoutingRule>, Error> {
-    let mut socket = Socket::open(Protocol::Route)?;
-    let listed = socket.dump(
-        RTM_GETRULE,
-        |message| {
-            message.body().push(number(family));
-            message.body().extend_from_slice(&[0; HEADER - 1]);
-        },
-        |body| decode_rule(number(family), body),
-    );
-    let mut rules = match listed {
-        Err(error) if is_nothing(&error) => Vec::new(),
-        result => result?,
-    };
-    rules.sort_by_key(|rule| rule.preference);
-    Ok(rules)
-}
-
-// === impl RoutingRule ===
-
-impl RoutingRule {
-    /// True if every packet that comes here is looked up in the table of local addresses.
-    pub(crate) fn is_plain_local(&self) -> bool {
-        self.table == TABLE_LOCAL && !self.is_selective
-    }
+    /// The network of each, and whether it is added.
+    networks: Vec<(IpNet, bool)>,
 }
 
 // === impl Routes ===
@@ -108,8 +66,36 @@ impl Routes {
         Ok(Self { socket })
     }
 
-    /// Our routes of both families.
-    pub(crate) fn ours(&mut self) -> Result<Vec<IpNet>, Error> {
+    /// Networks of both families with a local route or a routing rule of ours.
+    pub(crate) fn ours(&mut self) -> Result<HashSet<IpNet>, Error> {
+        Ok(self.of_ours()?.into_iter().collect())
+    }
+
+    /// Those of them that lack the route, or the rule although other programs' rules come first.
+    pub(crate) fn incomplete(&mut self) -> Result<HashSet<IpNet>, Error> {
+        let routed: HashSet<IpNet> = self.routed()?.into_iter().collect();
+        let mut incomplete = HashSet::default();
+        for family in Family::BOTH {
+            let rules = routing_rule::list(&mut self.socket, family)?;
+            let ruled = ruled(&rules);
+            incomplete.extend(ruled.iter().filter(|network| !routed.contains(network)));
+            if routing_rule::before_local(&rules).is_some() {
+                let of_family = routed.iter().filter(|it| Family::of_net(it) == family);
+                incomplete.extend(of_family.filter(|it| needs_rule(it) && !ruled.contains(it)));
+            }
+        }
+        Ok(incomplete)
+    }
+
+    fn of_ours(&mut self) -> Result<Vec<IpNet>, Error> {
+        let mut found = self.routed()?;
+        for family in Family::BOTH {
+            found.extend(ruled(&routing_rule::list(&mut self.socket, family)?));
+        }
+        Ok(found)
+    }
+
+    fn routed(&mut self) -> Result<Vec<IpNet>, Error> {
         let mut found = Vec::new();
         for family in Family::BOTH {
             let listed = self.socket.dump(
@@ -133,9 +119,39 @@ impl Routes {
         Ok(found)
     }
 
-    /// Carries a batch out, and returns a result for each of its routes.
+    /// Carries a batch out, with the routing rules that belong to its routes, and returns a result for
+    /// each of its routes.
     pub(crate) fn send(&mut self, batch: &RouteBatch) -> Result<Vec<Result<(), Error>>, Error> {
-        self.socket.send(&batch.batch)
+        let mut results = self.socket.send(&batch.batch)?;
+        let mut rules = RuleBatch::default();
+        let mut places = Vec::new();
+        for family in Family::BOTH {
+            let is_of_family =
+                |network: &IpNet| Family::of_net(network) == family && needs_rule(network);
+            let each = batch.networks.iter().enumerate();
+            let of_family: Vec<_> =
+                each.filter(|(_, (network, _))| is_of_family(network)).collect();
+            if of_family.is_empty() {
+                continue;
+            }
+            let found = routing_rule::list(&mut self.socket, family)?;
+            let (ruled, is_needed) = (ruled(&found), routing_rule::before_local(&found).is_some());
+            for (place, (network, is_added)) in of_family {
+                match (is_added, ruled.contains(network)) {
+                    (true, false) if is_needed => rules.add(*network),
+                    (false, true) => rules.remove(*network),
+                    _ => continue,
+                }
+                places.push(place);
+            }
+        }
+        for (place, refused) in places.into_iter().zip(self.socket.send(rules.batch())?) {
+            // A route that is gone already may have left its rule behind.
+            if let (Some(result), Err(error)) = (results.get_mut(place), refused) {
+                *result = Err(error);
+            }
+        }
+        Ok(results)
     }
 
     pub(crate) fn traffic(&self) -> netlink::Traffic {
@@ -172,6 +188,7 @@ impl RouteBatch {
         source: Option<IpAddr>,
     ) {
         let family = number(Family::of_net(&network));
+        self.networks.push((network, request == RTM_NEWROUTE));
         self.batch.push(request, flags, |message| {
             message.body().extend_from_slice(&[
                 family,
@@ -196,19 +213,29 @@ impl RouteBatch {
     }
 }
 
+/// The networks of our routing rules.
+fn ruled(rules: &[RoutingRule]) -> HashSet<IpNet> {
+    rules.iter().filter_map(|rule| rule.ours).collect()
+}
+
+/// True if a route to a network has a routing rule. Those to single addresses are of modes without IPVS.
+fn needs_rule(network: &IpNet) -> bool {
+    network.prefix_len() < network.max_prefix_len()
+}
+
 /// True if a notification is about a route of ours.
 pub(super) fn is_ours(body: &[u8]) -> bool {
     matches!(decode_route(body), Ok(Some(_)))
 }
 
 /// True if a refusal says that there are no routes at all.
-fn is_nothing(error: &Error) -> bool {
+pub(super) fn is_nothing(error: &Error) -> bool {
     [Errno::NOENT, Errno::AFNOSUPPORT, Errno::OPNOTSUPP]
         .iter()
         .any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
-const fn number(family: Family) -> u8 {
+pub(super) const fn number(family: Family) -> u8 {
     match family {
         Family::V4 => AF_INET,
         Family::V6 => AF_INET6,
@@ -239,33 +266,6 @@ fn decode_route(body: &[u8]) -> Result<Option<IpNet>, DecodeError> {
         }
     }
     Ok(None)
-}
-
-/// A routing rule of a family. `struct fib_rule_hdr`: family, length of the destination, length of the
-/// source, type of service, table, two reserved bytes, action, flags (u32).
-fn decode_rule(family: u8, body: &[u8]) -> Result<Option<RoutingRule>, DecodeError> {
-    let header = body
-        .first_chunk::<HEADER>()
-        .ok_or_else(|| DecodeError::new("routing rule", "shorter than struct fib_rule_hdr"))?;
-    let [of, to, from, service, table, ..] = *header;
-    if of != family {
-        return Ok(None);
-    }
-    let mut rule = RoutingRule {
-        preference: 0,
-        table: table.into(),
-        is_selective: (to, from, service) != (0, 0, 0),
-    };
-    for attribute in attributes(body.get(HEADER..).unwrap_or_default()) {
-        let attribute = attribute?;
-        match attribute.kind {
-            FRA_PRIORITY => rule.preference = attribute.u32()?,
-            FRA_TABLE => rule.table = attribute.u32()?,
-            kind if FRA_SELECTORS.contains(&kind) => rule.is_selective = true,
-            _ => {}
-        }
-    }
-    Ok(Some(rule))
 }
 
 #[cfg(test)]
@@ -316,34 +316,6 @@ mod tests {
         assert!(decode_route(&[2, 12, 0]).is_err());
     }
 
-    #[test]
-    fn a_routing_rule_is_read() {
-        let rule = |to: u8, attributes: &[(u16, u32)]| {
-            let mut batch = Batch::default();
-            batch.push(RTM_GETRULE, 0, |message| {
-                message.body().extend_from_slice(&[2, to, 0, 0, 255, 0, 0, 1, 0, 0, 0, 0]);
-                let mut writer = message.attributes();
-                attributes.iter().for_each(|(kind, value)| writer.u32(*kind, *value));
-            });
-            decode_rule(2, batch.body(0).unwrap()).unwrap().unwrap()
-        };
-        let plain = rule(0, &[]);
-        assert!(plain.is_plain_local());
-        assert_eq!(plain.preference, 0);
-        assert!(!rule(12, &[]).is_plain_local());
-        let mark = 10;
-        assert!(!rule(0, &[(mark, 1)]).is_plain_local());
-        let other = rule(0, &[(FRA_PRIORITY, 10), (FRA_TABLE, 2004)]);
-        assert_eq!((other.preference, other.table), (10, 2004));
-        assert_eq!(decode_rule(10, &[2, 0, 0, 0, 255, 0, 0, 1, 0, 0, 0, 0]), Ok(None));
-    }
-
-    #[test]
-    fn this_machine_looks_local_addresses_up_first() {
-        let rules = rules(Family::V4).unwrap();
-        assert!(rules.first().is_some_and(RoutingRule::is_plain_local), "{rules:?}");
-    }
-
     proptest::proptest! {
         #[test]
         fn any_bytes_are_read_without_a_panic(
@@ -354,12 +326,12 @@ mod tests {
                 (body[4], body[5], body[7]) = (RT_TABLE_LOCAL, PROTOCOL, RTN_LOCAL);
             }
             let _any = decode_route(&body);
-            let _any = decode_rule(AF_INET, &body);
         }
     }
 
     #[test]
     fn this_machine_has_no_route_of_ours() {
-        assert_eq!(Routes::open().unwrap().ours().unwrap(), []);
+        let mut routes = Routes::open().unwrap();
+        assert!(routes.ours().unwrap().is_empty() && routes.incomplete().unwrap().is_empty());
     }
 }

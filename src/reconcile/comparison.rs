@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use plan::actual::Actual;
 use plan::hash::HashSet;
 use plan::ipvs::desired::Desired;
@@ -254,6 +255,9 @@ async fn compare_virtual_servers(
 pub(super) fn address_repairs(planner: &Planner, found: &Addresses) -> Vec<Op> {
     let mut ops = planner.compare_addresses(&found.bound);
     ops.extend(planner.compare_routes(&found.routes));
+    let settings = planner.settings();
+    let is_desired = |it: &&IpNet| settings.routes(Family::of_net(it)).contains(it);
+    ops.extend(found.incomplete_routes.iter().filter(is_desired).copied().map(Op::AddRoute));
     if !found.link {
         ops.push(Op::CreateLink);
     }

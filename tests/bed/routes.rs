@@ -1,5 +1,6 @@
 //! `serviceRoutes`: a local route in the place of an address for every Service.
 
+use std::process::Command;
 use std::time::Duration;
 
 use apiserver::Resource;
@@ -128,6 +129,52 @@ fn a_route_that_another_program_removes_is_put_back() {
     let all = bed.tool("ip", &["route", "show", "table", "local"]);
     assert_eq!(all.matches("10.96.0.0/16").count(), 1, "{all}");
     proxy.stop().unwrap();
+}
+
+/// Amazon's network plugin does so for pods with security groups of their own: what such a pod sends is
+/// looked up in a table with a default route before the table `local` is.
+#[test]
+fn a_routing_rule_before_the_table_local_leads_no_client_past_ipvs() {
+    let bed = mk_bed();
+    let rules = || bed.tool("ip", &["-4", "rule", "show"]);
+    let ours = "1:\tfrom all to 10.96.0.0/16 lookup local proto 107";
+    // Such pods know their gateway's hardware address: the node does not answer for it either then.
+    let gateway = bed.tool("ip", &["-brief", "link", "show", "cni0"]);
+    let gateway = gateway.split_whitespace().nth(2).unwrap();
+    let known = ["neigh", "replace", "10.244.1.1", "lladdr", gateway, "dev", "eth0"];
+    let known = || Command::new("ip").args(known).status();
+    assert!(bed.pod(1, 2).namespace.enter(known).unwrap().unwrap().success());
+    for line in [
+        "route add default via 192.168.0.1 dev eth0 table 101",
+        "route add 10.244.1.0/24 dev cni0 table 101",
+        "rule add pref 20 lookup local",
+        "rule add pref 10 iif cni0 lookup 101",
+        "rule del pref 0",
+    ] {
+        bed.tool("ip", &line.split(' ').collect::<Vec<_>>());
+    }
+    let asked =
+        |bed: &Bed| bed.ask(&bed.pod(1, 2).namespace, Protocol::Tcp, (ip(SERVED[0]), 80), 4);
+    let configuration = bed.configuration("routes", ROUTES);
+    let proxy = bed.start(&["--config", &configuration]);
+    assert!(rules().contains(ours), "{}", rules());
+    assert_shares(&asked(&bed), &[("pod1-1", 2), ("pod2-1", 2)]);
+    // What another program removes is put back.
+    bed.tool("ip", &["rule", "del", "pref", "1"]);
+    bed.tool("ip", &["addr", "add", "192.168.0.88/24", "dev", "eth0"]);
+    bed.wait_until("the rule is there again", || rules().contains(ours));
+    assert_shares(&asked(&bed), &[("pod1-1", 2), ("pod2-1", 2)]);
+    proxy.stop().unwrap();
+    // Cleanup takes it as well, and without routes it is said what is wrong.
+    let outcome = bed.node().enter(|| cleanup::all(&Settings::new(""))).unwrap();
+    assert!(outcome.is_complete(), "{outcome}");
+    assert!(!rules().contains("proto 107"), "{}", rules());
+    let log = bed.start(&[]).stop().unwrap();
+    assert!(log.contains("comes before the one of the table local"), "{log}");
+    for line in ["rule add pref 0 lookup local", "rule del pref 10", "rule del pref 20"] {
+        bed.tool("ip", &line.split(' ').collect::<Vec<_>>());
+    }
+    bed.tool("ip", &["addr", "del", "192.168.0.88/24", "dev", "eth0"]);
 }
 
 #[test]

@@ -29,7 +29,8 @@ impl LocalServiceAddresses {
     /// # Errors
     /// When the kernel does not answer.
     pub fn read() -> Result<Self, netlink::Error> {
-        let mut routes = Routes::open()?.ours()?;
+        let mut routes: Vec<IpNet> = Routes::open()?.ours()?.into_iter().collect();
+        routes.sort_unstable();
         routes.retain(|network| network.prefix_len() < network.max_prefix_len());
         let mut links = Links::open()?;
         let Some(link) = links.find()? else { return Ok(Self { routes, ..Self::default() }) };
@@ -73,9 +74,16 @@ impl Linux {
         Ok(networks_of_others(index, &addresses))
     }
 
-    pub(super) fn read_routes(&mut self) -> Result<HashSet<IpNet>, ReadError> {
-        let found = self.routes.ours().map_err(|error| ReadError::new("local routes", error))?;
-        Ok(found.into_iter().collect())
+    /// Networks with a local route or a routing rule of ours, and those of them that lack one of the two.
+    pub(super) fn read_routes(&mut self) -> Result<[HashSet<IpNet>; 2], ReadError> {
+        let unread = |error| ReadError::new("local routes", error);
+        let found = self.routes.ours().map_err(unread)?;
+        let incomplete = if found.is_empty() {
+            HashSet::default()
+        } else {
+            self.routes.incomplete().map_err(unread)?
+        };
+        Ok([found, incomplete])
     }
 
     pub(super) fn apply_routes(&mut self, ops: &[Op]) -> Vec<Result<(), Refusal>> {
