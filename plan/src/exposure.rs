@@ -138,7 +138,8 @@ impl<'a> Exposure<'a> {
         let mut ports = Vec::with_capacity(service.ports.len());
         for (index, port) in service.ports.iter().enumerate() {
             let n_frontends = addresses.n_frontends(port, facts, settings);
-            if !self.budget.take_port(endpoints.count(port), n_frontends) {
+            let n_counted = endpoints.count(port) + addresses.n_source_rules(settings.mode);
+            if !self.budget.take_port(n_counted, n_frontends) {
                 continue;
             }
             // Without a candidate a port is refused, as one without endpoints is: the node's own sockets

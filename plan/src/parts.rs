@@ -38,7 +38,7 @@ pub(crate) struct PartLimit {
 
 /// Number of parts that a change is planned in at most, about: each part compiles all of the Service,
 /// and all of them together are to cost no more than a multiple of that.
-const MOST_PARTS: usize = 16;
+pub(crate) const MOST_PARTS: usize = 16;
 
 /// Place of a claim in the order in which claims change.
 pub(crate) type Place = (Step, Frontend);

@@ -284,7 +284,9 @@ impl Planner {
             Mode::Ipvs => {
                 self.plan_virtual_servers(service, turn, operations, &mut round.virtual_servers)
             }
-            Mode::Iptables | Mode::Userspace => self.plan_chains(service, turn, &mut round.chains),
+            Mode::Iptables => self.plan_chains(service, turn, operations, &mut round.chains),
+            // Rules go before the proxy port that they lead to is closed.
+            Mode::Userspace => self.plan_chains(service, turn, usize::MAX, &mut round.chains),
         }
     }
 

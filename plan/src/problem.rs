@@ -150,6 +150,15 @@ pub enum Problem {
         /// The port.
         port: NonZeroU16,
     },
+    /// The Service takes more proxy ports in mode userspace than one may.
+    TooManyProxyPorts {
+        /// Number of proxy ports that it may take.
+        most: usize,
+        /// The first port that has none.
+        first: NonZeroU16,
+        /// Number of ports without, this one included.
+        left_out: usize,
+    },
     /// A port's protocol is one that the kernel's IPVS does not have.
     NotBalanced {
         /// The port.
@@ -382,6 +391,9 @@ impl fmt::Display for Problem {
                 "port {port} has protocol SCTP and is refused on nodes in mode userspace, whose relay \
                  serves TCP and UDP only"
             ),
+            Self::TooManyProxyPorts { most, first, left_out } => {
+                too_many_proxy_ports(f, *most, *first, *left_out)
+            }
             Self::NotBalanced { port, protocol } => not_balanced(f, *port, *protocol),
             Self::More { count } => write!(
                 f,
@@ -417,5 +429,19 @@ fn not_balanced(f: &mut fmt::Formatter<'_>, port: NonZeroU16, protocol: Protocol
         f,
         "port {port} has protocol {protocol} and is refused on nodes whose kernel lacks it in IPVS \
          (CONFIG_IP_VS_PROTO_{protocol})"
+    )
+}
+
+fn too_many_proxy_ports(
+    f: &mut fmt::Formatter<'_>,
+    most: usize,
+    first: NonZeroU16,
+    left_out: usize,
+) -> fmt::Result {
+    write!(
+        f,
+        "a Service gets at most {most} proxy ports on nodes in mode userspace: {left_out} of this \
+         Service's ports, from port {first} on in the order of spec.ports, are refused there; spread \
+         the ports over several Services (docs/limits.md)"
     )
 }

@@ -99,7 +99,8 @@ pub const KUBELET_PORT: u16 = 10_250;
 pub struct Limits {
     /// Frontends of one Service, short circuits included.
     pub frontends: usize,
-    /// Real servers of one Service in all of its virtual servers; and endpoints of all its ports.
+    /// Real servers of one Service in all of its virtual servers; and endpoints of all its ports. Where
+    /// rules lead, source ranges count as well.
     pub real_servers: usize,
     /// Entries of one Service in one set.
     pub set_entries: usize,
@@ -296,11 +297,15 @@ impl Limits {
     }
 }
 
-impl Default for Limits {
-    fn default() -> Self {
+impl Limits {
+    /// The defaults of a mode. In iptables mode an endpoint of a port is a chain with two rules, and
+    /// one rule more or several that choose it.
+    #[must_use]
+    pub fn of_mode(mode: Mode) -> Self {
+        let real_servers = if mode.leads_by_rules() { 50_000 } else { 1_000_000 };
         Self {
             frontends: 65_536,
-            real_servers: 1_000_000,
+            real_servers,
             set_entries: 131_072,
             set_size: Capacity::new(4_194_304),
             schedulers: Vec::new(),
@@ -309,6 +314,12 @@ impl Default for Limits {
 }
 
 // === impl Limit ===
+impl Default for Limits {
+    fn default() -> Self {
+        Self::of_mode(Mode::default())
+    }
+}
+
 
 impl fmt::Display for Limit {
     /// Writes the name that it has in the configuration.

@@ -6,6 +6,7 @@
 
 use ipnet::IpNet;
 use plan::capacity::Capacity;
+use plan::mode::Mode;
 use plan::model::Family;
 use plan::scheduler::SchedulerName;
 use plan::settings::{ShortCircuitNetworks, overlap};
@@ -150,9 +151,9 @@ impl KubeIpvsConfiguration {
                 default.clone_into(field);
             }
         }
+        // The default of `limits.realServers` is one of the mode.
         let (limits, default) = (&mut self.limits, plan::settings::Limits::default());
         limits.frontends.get_or_insert(default.frontends);
-        limits.real_servers.get_or_insert(default.real_servers);
         limits.set_entries.get_or_insert(default.set_entries);
         limits.set_size.get_or_insert(default.set_size.entries());
         let networks = ShortCircuitNetworks::default();
@@ -199,10 +200,10 @@ fn word_or_list<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String
 // === impl Limits ===
 
 impl Limits {
-    /// The limits, where they are valid.
+    /// The limits in a mode, where they are valid.
     #[must_use]
-    pub fn resolve(&self) -> plan::settings::Limits {
-        let default = plan::settings::Limits::default();
+    pub fn resolve(&self, mode: Mode) -> plan::settings::Limits {
+        let default = plan::settings::Limits::of_mode(mode);
         plan::settings::Limits {
             frontends: self.frontends.unwrap_or(default.frontends),
             real_servers: self.real_servers.unwrap_or(default.real_servers),

@@ -196,7 +196,6 @@ impl Merged {
             modes,
             configured_mode,
             settings: Settings {
-                limits: own.limits.resolve(),
                 load_balancers_before_nodes: own.load_balancers_before_nodes,
                 ..settings(&document, &own, &gates, modes.preferred)?
             },
@@ -333,6 +332,7 @@ fn with_mode(
         && includes_loopback(&settings.node_port_addresses);
     Settings {
         mode,
+        limits: own.limits.resolve(mode),
         short_circuit_networks,
         ipvs_short_circuit_networks: own.short_circuit.networks(),
         service_routes,

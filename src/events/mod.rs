@@ -225,6 +225,7 @@ fn reason(problem: &Problem) -> &'static str {
         Problem::SchedulerNotAllowed { .. } => "SchedulerNotAllowed",
         Problem::LimitReached { .. } => "LimitReached",
         Problem::NoEffect { .. } => "NoEffectInMode",
+        Problem::TooManyProxyPorts { .. } => "LimitReached",
         Problem::NotRelayed { .. } => "NotServedInMode",
         Problem::NotBalanced { .. } => "NotServedByKernel",
         Problem::More { .. } => "MoreProblems",

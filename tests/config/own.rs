@@ -123,6 +123,17 @@ fn limits_are_read_each_by_itself() {
 }
 
 #[test]
+fn the_limit_of_real_servers_is_lower_where_rules_lead_unless_it_is_set() {
+    for (mode, default) in [("ipvs", 1_000_000), ("iptables", 50_000), ("userspace", 50_000)] {
+        let limit = |own: &str| from(&format!("mode: {mode}\n"), own).settings.limits.real_servers;
+        assert_eq!(limit(""), default, "{mode}");
+        assert_eq!(limit("limits: {realServers: 70000}\n"), 70_000, "{mode}");
+    }
+    let fallen_back = from("", "fallback: iptables\n").in_mode(Mode::Iptables);
+    assert_eq!(fallen_back.settings.limits.real_servers, 50_000);
+}
+
+#[test]
 fn words_that_mean_nothing_are_refused() {
     for (own, expected) in [
         ("followNodes: sometimes", "[followNodes]"),

@@ -98,6 +98,21 @@ impl Addresses {
         let outer = self.external.len() + self.load_balancer.len();
         usize::from(self.cluster.is_some()) + outer + node_ports.unwrap_or_default()
     }
+
+    /// Number of rules, about, that source ranges take for a service port.
+    pub(super) fn n_source_rules(&self, mode: Mode) -> usize {
+        let (n_ranges, n_addresses) = (self.source_ranges.len(), self.load_balancer.len());
+        if n_ranges == 0 || n_addresses == 0 {
+            return 0;
+        }
+        match mode {
+            // They are entries of a set, which has a limit of its own.
+            Mode::Ipvs => 0,
+            // One chain for all addresses. Each of these may be a source, too.
+            Mode::Iptables => n_ranges + n_addresses,
+            Mode::Userspace => n_addresses.saturating_mul(n_ranges + 1),
+        }
+    }
 }
 
 /// One network that holds everyone makes the others pointless; besides, the kernel's

@@ -13,7 +13,7 @@ pub(crate) struct Budget<'a> {
     limits: &'a Limits,
     frontends: usize,
     real_servers: usize,
-    /// Endpoints of all service ports, chosen or not.
+    /// Endpoints of all service ports, chosen or not, and their rules for source ranges.
     endpoints: usize,
     set_entries: BTreeMap<SetId, usize>,
     /// Number of frontends that are left out, by the limit that they met.
@@ -75,9 +75,10 @@ impl<'a> Budget<'a> {
         fits
     }
 
-    /// Takes a service port with so many endpoints, by which so many frontends would be served.
-    pub(crate) fn take_port(&mut self, n_endpoints: usize, n_frontends: usize) -> bool {
-        let fits = take(&mut self.endpoints, n_endpoints);
+    /// Takes a service port with so many endpoints and rules for source ranges, by which so many
+    /// frontends would be served.
+    pub(crate) fn take_port(&mut self, n_counted: usize, n_frontends: usize) -> bool {
+        let fits = take(&mut self.endpoints, n_counted);
         if !fits {
             self.leave_out(Limit::RealServers, n_frontends);
         }

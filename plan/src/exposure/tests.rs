@@ -59,3 +59,32 @@ fn a_port_of_a_protocol_that_the_kernel_does_not_balance_is_refused_in_ipvs_mode
     assert_eq!(endpoints(Mode::Ipvs, &[Protocol::Sctp]), (vec![true, false], vec![problem]));
     assert_eq!(endpoints(Mode::Iptables, &[Protocol::Sctp]), (vec![true, true], vec![]));
 }
+
+#[test]
+fn where_rules_lead_source_ranges_count_as_endpoints_do() {
+    let balancers: Vec<_> = (1..=3).map(|last| [198, 51, 100, last].into()).collect();
+    let ranges: Vec<_> = (0..4).map(|last| format!("10.{last}.0.0/16").parse().unwrap()).collect();
+    let service = Service {
+        ports: vec![
+            mk_port("http", Protocol::Tcp, 80, None),
+            mk_port("http", Protocol::Tcp, 81, None),
+        ],
+        load_balancer: balancers,
+        source_ranges: ranges,
+        ..mk_service()
+    };
+    let slice = mk_slice(Family::V4, &[("10.244.0.1", "here"), ("10.244.0.2", "here")]);
+    let n_ports = |mode: Mode, real_servers: usize| {
+        let limits = crate::settings::Limits { real_servers, ..Default::default() };
+        let settings = Settings { mode, limits, ..Settings::new("here") };
+        let exposure = Exposure::new(&service, &[&slice], &NodeFacts::default(), &settings);
+        exposure.families[0].ports.len()
+    };
+    for (mode, n_of_a_port) in [(Mode::Ipvs, 2), (Mode::Iptables, 9), (Mode::Userspace, 17)] {
+        for (real_servers, expected) in
+            [(n_of_a_port - 1, 0), (n_of_a_port, 1), (2 * n_of_a_port - 1, 1), (2 * n_of_a_port, 2)]
+        {
+            assert_eq!(n_ports(mode, real_servers), expected, "{mode} {real_servers}");
+        }
+    }
+}

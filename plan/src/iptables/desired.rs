@@ -8,6 +8,7 @@
 mod behind;
 mod changes;
 mod comparison;
+mod parts;
 mod shared;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -207,8 +208,23 @@ impl DesiredChains {
         changes: &mut ChainChanges,
     ) {
         let is_gone = fragment.is_none();
-        let former = self.services.remove(service).unwrap_or_default();
         let (new, chains) = Kept::new(fragment.unwrap_or_default());
+        self.put(service, new, chains, changes);
+        if is_gone {
+            self.services.remove(service);
+        }
+    }
+
+    /// Puts this in the place of what the Service had. `chains`: those that are not as they were, at
+    /// least.
+    fn put(
+        &mut self,
+        service: &ServiceName,
+        new: Kept,
+        chains: Vec<OwnChain>,
+        changes: &mut ChainChanges,
+    ) {
+        let former = self.services.remove(service).unwrap_or_default();
         self.replace_chains(service, &former, &new, chains, changes);
         changes.before_rules(service, &former.rules, &new.rules);
         let different = different_claims(&former, &new);
@@ -226,9 +242,7 @@ impl DesiredChains {
             let rank = rank_of(service, claim);
             self.claimants.claim(claim.frontend, rank, owner, &mut changes.contenders);
         }
-        if !is_gone {
-            self.services.insert(service.clone(), new);
-        }
+        self.services.insert(service.clone(), new);
     }
 
     fn replace_chains(

@@ -19,6 +19,7 @@ use crate::kernel_objects::Frontend;
 use crate::mode::Mode;
 use crate::model::{Family, ServiceName};
 use crate::op::Op;
+use crate::parts::MOST_PARTS;
 use crate::rule_set::Table;
 use crate::settings::Settings;
 use crate::store::Turn;
@@ -157,12 +158,13 @@ impl Planner {
         constant.map(|chain| chain.rules.len()).sum::<usize>() + self.chains.n_rules(family, table)
     }
 
-    /// Plans a Service, all of it: each table changes in one step. Only while the kernel is taken
-    /// over are claims made in the order of their classes. Returns the number of its rules.
+    /// Plans a Service, or a part of it. Only while the kernel is taken over are claims made in the
+    /// order of their classes. Returns the number of rules and chains of all of it.
     pub(super) fn plan_chains(
         &mut self,
         service: &ServiceName,
         turn: Turn,
+        operations: usize,
         changes: &mut ChainChanges,
     ) -> usize {
         let proxy_ports = self.store.proxy_ports(service).cloned().unwrap_or_default();
@@ -172,13 +174,20 @@ impl Planner {
             (fragment, problems)
         });
         let size = fragment.as_ref().map_or(1, ChainFragment::size);
+        let operations = operations.max(size / MOST_PARTS).max(1);
+        let most_turns = 2 * (MOST_PARTS + ClaimClass::COUNT);
         if let Some(fragment) = &mut fragment {
             let later = fragment
                 .claims
                 .extract_if(.., |claim| ClaimClass::of_origin(claim.origin) > turn.up_to());
             let next = later.map(|claim| ClaimClass::of_origin(claim.origin)).min();
+            if let Some(part) = self.chains.next_part(service, fragment, operations) {
+                self.store.put_back(service.clone(), turn.next(turn.up_to(), None, most_turns));
+                self.chains.advance(service, part, changes);
+                return size;
+            }
             if let Some(next) = next {
-                self.store.put_back(service.clone(), turn.next(next, None, ClaimClass::COUNT));
+                self.store.put_back(service.clone(), turn.next(next, None, most_turns));
             }
         }
         self.chains.replace(service, fragment, changes);

@@ -1,3 +1,4 @@
+mod chain_parts;
 mod chains;
 mod explained;
 mod node_ports;

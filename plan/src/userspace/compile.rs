@@ -25,6 +25,19 @@ use crate::problem::Problem;
 use crate::rule_set::LocalTraffic;
 use crate::settings::Settings;
 
+/// Most proxy ports of one Service. Each is a listening socket, and a port of the node, of which the
+/// kernel gives 28,000 to all programs.
+pub(crate) const MOST_PROXY_PORTS: usize = 1_000;
+
+/// Proxy ports that clients of a service port need.
+#[derive(Debug, Clone, Copy)]
+struct Needed {
+    /// For those that may use endpoints anywhere.
+    cluster: bool,
+    /// For those that must stay on this node.
+    local: bool,
+}
+
 /// A service port in one family, and the proxy ports of its Service.
 struct RelayedPort<'a> {
     service: &'a Service,
@@ -58,14 +71,23 @@ pub(crate) fn compile(
     facts: &NodeFacts,
     settings: &Settings,
 ) -> Compiled {
+    let n_relayed = n_relayed(exposure);
     let mut compiled = compile_ports(exposure, |family| {
         let local = LocalTraffic::resolve(settings, family.family, facts);
-        move |port| RelayedPort::new(exposure.service, family, port, local.clone(), proxy_ports)
+        move |port| {
+            let is_relayed = port.index < n_relayed;
+            let port = RelayedPort::new(exposure.service, family, port, local.clone(), proxy_ports);
+            RelayedPort { protocol: port.protocol.filter(|_| is_relayed), ..port }
+        }
     });
     let ports = exposure.families.iter().flat_map(|family| &family.ports);
     let not_relayed = ports.filter(|it| RelayProtocol::of(it.port.protocol).is_none());
     let problems = not_relayed.map(|it| Problem::NotRelayed { port: it.port.port });
     compiled.problems.extend(problems);
+    compiled.problems.extend(exposure.service.ports.get(n_relayed).map(|first| {
+        let left_out = exposure.service.ports.len() - n_relayed;
+        Problem::TooManyProxyPorts { most: MOST_PROXY_PORTS, first: first.port, left_out }
+    }));
     compiled.problems.sort_unstable();
     compiled.problems.dedup();
     compiled
@@ -73,15 +95,36 @@ pub(crate) fn compile(
 
 /// Returns what the relay is to listen on for a Service.
 pub(crate) fn relay_ports(exposure: &Exposure<'_>, facts: &NodeFacts) -> Vec<RelayPort> {
-    let service = exposure.service;
+    let (service, n_relayed) = (exposure.service, n_relayed(exposure));
     let mut ports = Vec::new();
     for family in &exposure.families {
         let Some(address) = facts.relay_address(family.family) else { continue };
-        for port in &family.ports {
+        for port in family.ports.iter().filter(|port| port.index < n_relayed) {
             ports.extend(relay_port(service, family, port, address));
         }
     }
     ports
+}
+
+/// Returns the number of service ports, the first ones of the Service, that do not take more than
+/// [`MOST_PROXY_PORTS`] together, in all families.
+fn n_relayed(exposure: &Exposure<'_>) -> usize {
+    let service = exposure.service;
+    let mut needed = vec![0; service.ports.len()];
+    for family in &exposure.families {
+        for port in &family.ports {
+            if let Some(count) = needed.get_mut(port.index) {
+                *count += Needed::of(service, family, port).count();
+            }
+        }
+    }
+    let mut left = MOST_PROXY_PORTS;
+    let fitting = needed.into_iter().take_while(|count| {
+        let fits = *count <= left;
+        left = left.saturating_sub(*count);
+        fits
+    });
+    fitting.count()
 }
 
 /// Returns what the relay is to listen on for a service port; none if no client is to get there.
@@ -92,21 +135,15 @@ fn relay_port(
     address: IpAddr,
 ) -> Option<RelayPort> {
     let protocol = RelayProtocol::of(exposure.port.protocol)?;
-    let addresses = &family.addresses;
-    let is_outer = exposure.port.node_port.is_some()
-        || !addresses.external.is_empty()
-        || !addresses.load_balancer.is_empty();
-    let is_internal_local = service.internal_policy == TrafficPolicy::Local;
-    let needs_local = is_internal_local || (is_outer && service.is_external_policy_local());
-    let sockets = |servers: &[RealServer]| servers.iter().map(RealServer::socket).collect();
-    let choice = &exposure.choice;
-    // A policy Local for outside clients leaves the cluster's own all endpoints.
-    let endpoints: Arc<[SocketAddr]> =
-        if is_internal_local && !is_outer { Arc::default() } else { sockets(&choice.cluster) };
-    let local_endpoints = (needs_local && !choice.local.is_empty()).then(|| sockets(&choice.local));
-    if endpoints.is_empty() && local_endpoints.is_none() {
+    let needed = Needed::of(service, family, exposure);
+    if needed.count() == 0 {
         return None;
     }
+    let sockets = |servers: &[RealServer]| servers.iter().map(RealServer::socket).collect();
+    let choice = &exposure.choice;
+    let endpoints: Arc<[SocketAddr]> =
+        if needed.cluster { sockets(&choice.cluster) } else { Arc::default() };
+    let local_endpoints = needed.local.then(|| sockets(&choice.local));
     let overrides = service.overrides.as_ref();
     Some(RelayPort {
         name: Arc::clone(&exposure.port.name),
@@ -117,6 +154,32 @@ fn relay_port(
         affinity_seconds: service.affinity,
         drain_seconds: overrides.and_then(|it| it.drain_deadline_seconds),
     })
+}
+
+// === impl Needed ===
+
+impl Needed {
+    fn of(service: &Service, family: &FamilyExposure<'_>, exposure: &PortExposure<'_>) -> Self {
+        if RelayProtocol::of(exposure.port.protocol).is_none() {
+            return Self { cluster: false, local: false };
+        }
+        let (addresses, choice) = (&family.addresses, &exposure.choice);
+        let is_outer = exposure.port.node_port.is_some()
+            || !addresses.external.is_empty()
+            || !addresses.load_balancer.is_empty();
+        let is_internal_local = service.internal_policy == TrafficPolicy::Local;
+        let is_local = is_internal_local || (is_outer && service.is_external_policy_local());
+        // A policy Local for outside clients leaves the cluster's own all endpoints.
+        let is_cluster = !is_internal_local || is_outer;
+        Self {
+            cluster: is_cluster && !choice.cluster.is_empty(),
+            local: is_local && !choice.local.is_empty(),
+        }
+    }
+
+    fn count(self) -> usize {
+        usize::from(self.cluster) + usize::from(self.local)
+    }
 }
 
 // === impl RelayedPort ===

@@ -156,7 +156,11 @@ pub const OWN_FIELDS: [Setting; 29] = [
     field(
         "limits.realServers",
         "number, 1 to 100000000",
-        Does("Most real servers of one Service, in all of its virtual servers together"),
+        Does(
+            "Most real servers of one Service, in all of its virtual servers together. Unset: 1000000 \
+             in mode ipvs, 50000 in modes iptables and userspace, where endpoints count once for each \
+             port, and so do source ranges",
+        ),
     ),
     field(
         "limits.schedulers",

@@ -47,12 +47,13 @@ pub(in crate::reconcile) struct Ended {
 /// whatever it changes, and a rule that it adds takes about three times as long as one that stands. A
 /// round may change more Services than stand, since a Service counts for its chains, too. So no round
 /// takes more than a few times as long as the shortest possible, and all rounds of a first sync
-/// together take hardly longer than one COMMIT of everything.
+/// together take hardly longer than one COMMIT of everything. A large Service may take all of one.
 fn round_of_whole_tables(n_rules: usize) -> RoundLimit {
     let most = LARGEST_ROUND_OF_RULES;
     let operations = n_rules.saturating_mul(2).clamp(ROUND_OF_RULES.operations, most);
     let rules_of_a_service = ROUND_OF_RULES.operations / ROUND_OF_RULES.services;
-    RoundLimit { services: operations / rules_of_a_service, operations, ..ROUND_OF_RULES }
+    let services = operations / rules_of_a_service;
+    RoundLimit { services, operations, operations_per_service: operations }
 }
 
 // === impl Writer ===
@@ -154,8 +155,11 @@ mod tests {
     fn rounds_of_whole_tables_grow_with_what_stands_and_have_a_limit() {
         assert_eq!(round_of_whole_tables(0), ROUND_OF_RULES);
         assert_eq!(round_of_whole_tables(4_096), ROUND_OF_RULES);
-        let RoundLimit { services, operations, .. } = round_of_whole_tables(8_192);
-        assert_eq!((services, operations), (2_048, 16_384));
+        let limit = round_of_whole_tables(8_192);
+        let operations = 16_384;
+        let expected =
+            RoundLimit { services: 2_048, operations, operations_per_service: operations };
+        assert_eq!(limit, expected);
         assert_eq!(round_of_whole_tables(usize::MAX).operations, LARGEST_ROUND_OF_RULES);
     }
 

@@ -2,7 +2,7 @@ use super::*;
 use crate::event::Event;
 use crate::fixtures::{addresses, mk_port, mk_service, mk_slice, number};
 use crate::mode::Mode;
-use crate::model::{Protocol, ServiceKind};
+use crate::model::{EndpointSlice, Protocol, ServiceKind, SlicePort};
 use crate::op::Op;
 use crate::planner::{Plan, Planner};
 
@@ -250,4 +250,55 @@ fn all_ports_move_with_the_nodes_address() {
     assert_eq!(moved[0].1[0].address, "192.0.2.11".parse::<IpAddr>().unwrap());
     planner.apply(Event::LocalAddresses(addresses(&["192.0.2.11", "192.0.2.13"])));
     assert_eq!(planner.plan().relay, []);
+}
+
+/// A Service with so many TCP ports, from 1 on, each with a name, and an endpoint of them all.
+fn mk_many_ports(n_ports: u16) -> (Service, EndpointSlice) {
+    let names: Vec<String> = (1..=n_ports).map(|port| format!("p{port}")).collect();
+    let ports = names.iter().zip(1..).map(|(name, port)| mk_port(name, Protocol::Tcp, port, None));
+    let service = Service { ports: ports.collect(), ..mk_service() };
+    let port = |name: &String| SlicePort {
+        name: name.as_str().into(),
+        protocol: Protocol::Tcp,
+        port: number(8080),
+    };
+    let ports = names.iter().map(port).collect();
+    (service, EndpointSlice { ports, ..mk_slice(Family::V4, &[("10.244.1.2", "n1")]) })
+}
+
+#[test]
+fn a_service_gets_a_limited_number_of_proxy_ports_and_its_other_ports_are_refused() {
+    let most = u16::try_from(MOST_PROXY_PORTS).unwrap();
+    for (n_ports, policy, n_served) in [
+        (most, TrafficPolicy::Cluster, most),
+        (most + 2, TrafficPolicy::Cluster, most),
+        // Each port has one for this node's endpoints, too.
+        (most, TrafficPolicy::Local, most / 2),
+    ] {
+        let (mut service, slice) = mk_many_ports(n_ports);
+        if policy == TrafficPolicy::Local {
+            let kind = ServiceKind::LoadBalancer;
+            let load_balancer = addresses(&["198.51.100.1"]);
+            service = Service { kind, external_policy: policy, load_balancer, ..service };
+        }
+        let mut planner = mk_planner();
+        planner.apply(applied(&service));
+        planner.apply(Event::SliceApplied(Box::new(slice)));
+        let plan = planner.plan();
+        let [(name, ports)] = &plan.relay[..] else { panic!("{n_ports}") };
+        assert_eq!(ports.len(), usize::from(n_served));
+        let n_proxy_ports = ports.iter().flat_map(|port| port.proxy_ports(name)).count();
+        assert!(n_proxy_ports <= MOST_PROXY_PORTS, "{n_proxy_ports}");
+        let left_out = usize::from(n_ports - n_served);
+        let refused = changes(&plan).iter().filter(|it| it.contains("is not relayed")).count();
+        let n_frontends = if policy == TrafficPolicy::Local { 2 } else { 1 };
+        assert_eq!(refused, left_out * n_frontends);
+        let problem = Problem::TooManyProxyPorts {
+            most: MOST_PROXY_PORTS,
+            first: number(n_served + 1),
+            left_out,
+        };
+        let problems: Vec<_> = plan.problems.iter().flat_map(|(_, problems)| problems).collect();
+        assert_eq!(problems, if left_out > 0 { vec![&problem] } else { vec![] });
+    }
 }
