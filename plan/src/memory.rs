@@ -113,9 +113,14 @@ impl MemoryKernel {
         }
     }
 
-    /// In ipvs mode, true if rules of iptables mode lead a family's connections.
+    /// True if rules of another mode lead a family's connections: in ipvs mode those of iptables mode, in
+    /// iptables mode portals.
     #[must_use]
     pub fn is_led_by_rules(&self, family: Family) -> bool {
+        if self.mode == Mode::Iptables {
+            let is_portal = |chain: &ChainId| chain.family == family && is_portal(chain);
+            return self.state.chains.iter().any(|(id, rules)| is_portal(id) && !rules.is_empty());
+        }
         let rules = |chain| {
             let chain = ChainId::shared(family, Table::Nat, chain);
             self.state.chains.get(&chain).map_or(&[][..], Vec::as_slice)
@@ -201,6 +206,12 @@ impl MemoryKernel {
             // It is another chain by the same name.
             let services = ChainId::shared(family, Table::Nat, SharedChain::Services);
             self.state.chains.entry(services).and_modify(Vec::clear);
+        }
+        if self.mode != Mode::Userspace && has_dispatch {
+            // No jump leads to them any more.
+            let is_portal = |chain: &ChainId| chain.family == family && is_portal(chain);
+            let portals = self.state.chains.iter_mut().filter(|(id, _)| is_portal(id));
+            portals.for_each(|(_, rules)| rules.clear());
         }
     }
 
@@ -349,6 +360,10 @@ impl MemoryRefusal {
             Self::NoAddress => EADDRNOTAVAIL,
         }
     }
+}
+
+fn is_portal(chain: &ChainId) -> bool {
+    chain.has_portals() && chain.table == Table::Nat
 }
 
 fn refuse_if(wrong: bool, refusal: MemoryRefusal) -> Result<(), MemoryRefusal> {

@@ -75,7 +75,7 @@ pub struct Planner {
     localhost: HashMap<ServiceName, Vec<LocalhostPort>>,
     /// Changes since the last plan.
     new_localhost: Vec<(ServiceName, Vec<LocalhostPort>)>,
-    /// In ipvs mode, the families whose connections another mode's rules still lead.
+    /// The families whose connections another mode's rules still lead, before those of this mode.
     led_by_rules: BTreeSet<Family>,
     /// Local routes as of the last plan, if they are others since.
     former_routes: Option<HashSet<IpNet>>,
@@ -404,6 +404,9 @@ impl Planner {
         let facts = self.store.facts();
         let rule_set = RuleSetSettings::resolve(&self.settings, family, facts)?;
         Ok(match self.settings.mode {
+            Mode::Iptables if self.led_by_rules.contains(&family) => {
+                RuleSet::iptables(family, &rule_set).sparing_portals()
+            }
             Mode::Iptables => RuleSet::iptables(family, &rule_set),
             Mode::Userspace => {
                 let addresses = userspace::node_port_addresses(family, facts, &self.settings);

@@ -194,7 +194,7 @@ pub struct RuleSetReading {
     pub is_complete: bool,
     /// Differences in words, as far as the kernel's port can tell them.
     pub differences: String,
-    /// In ipvs mode, true if rules of another mode lead connections to Services.
+    /// True if rules of another mode lead connections to Services, before those of this mode.
     pub is_led_by_rules: bool,
 }
 

@@ -53,7 +53,7 @@ pub(super) struct Dispatch {
 impl Dispatch {
     /// Returns the time of the next step, if it does not depend on a retry.
     pub(super) fn next_due(&self, cx: &Context, now: Instant) -> Option<Instant> {
-        if cx.planner.led_by_rules().is_empty() {
+        if cx.leads_by_rules() || cx.planner.led_by_rules().is_empty() {
             return None;
         }
         Some(self.deadline.unwrap_or(now)).filter(|due| self.deadline.is_none() || *due > now)
@@ -66,7 +66,8 @@ impl Dispatch {
         cx: &mut Context,
         writer: &mut Writer,
     ) -> Result<(), WorkerGone> {
-        if cx.planner.led_by_rules().is_empty() && self.refused.is_empty() {
+        let is_over = cx.planner.led_by_rules().is_empty() && self.refused.is_empty();
+        if cx.leads_by_rules() || is_over {
             return Ok(());
         }
         let now = Instant::now();

@@ -20,7 +20,8 @@ use tracing::{info, warn};
 
 use super::context::Context;
 use super::retry_queue::{Pending, RetryQueue};
-use super::writer::Writer;
+use super::writer::{Basis, Writer};
+use crate::kernel::worker::WorkerGone;
 
 /// Longest time for which rules of single Services are waited for: the third retry comes after 7 s.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -62,11 +63,16 @@ impl Leading {
             .then(|| self.next_check.unwrap_or(now))
     }
 
-    /// Looks whether the rules lead. To be called when the kernel is taken over.
-    pub(super) fn step(&mut self, cx: &mut Context, writer: &Writer) {
+    /// Looks whether the rules lead. If they do, portals that come before them go. To be called when
+    /// the kernel is taken over.
+    pub(super) async fn step(
+        &mut self,
+        cx: &mut Context,
+        writer: &mut Writer,
+    ) -> Result<(), WorkerGone> {
         let now = Instant::now();
         if self.next_due(cx, now).is_none_or(|due| now < due) {
-            return;
+            return Ok(());
         }
         let deadline = *self.deadline.get_or_insert(now + PATIENCE);
         let unled = Unled::of(cx, writer.retry_queue());
@@ -75,11 +81,12 @@ impl Leading {
                 info!("the rules of this mode lead new connections");
                 cx.observer.held_up(None);
             }
+            remove_portals(cx, writer).await?;
             cx.status.send_modify(|status| {
                 status.is_carried = true;
                 status.is_held_up = false;
             });
-            return;
+            return Ok(());
         }
         self.next_check = Some(now + CHECK);
         if now >= deadline && self.next_report.is_none_or(|due| due <= now) {
@@ -94,7 +101,22 @@ impl Leading {
             cx.observer.held_up(Some(&note));
             cx.status.send_modify(|status| status.is_held_up = true);
         }
+        Ok(())
     }
+}
+
+/// Has the constant rules take out jumps to portals of mode userspace, which come before them.
+async fn remove_portals(cx: &mut Context, writer: &mut Writer) -> Result<(), WorkerGone> {
+    let families = cx.planner.led_by_rules().clone();
+    if families.is_empty() {
+        return Ok(());
+    }
+    for family in &families {
+        cx.planner.set_led_by_rules(*family, false);
+    }
+    cx.set_desired_rules().await?;
+    let ops = families.into_iter().map(Op::WriteRuleSet).collect();
+    writer.carry_out(cx, ops, Basis::Reading).await
 }
 
 // === impl Unled ===

@@ -447,7 +447,7 @@ impl Reconciler {
                 writer.retry_due(cx, true).await?;
                 writer.change_balancing(cx).await?;
                 dispatch.step(cx, writer).await?;
-                leading.step(cx, writer);
+                leading.step(cx, writer).await?;
                 writer.check_draining(cx).await?;
                 leaving_ipvs.step(cx, writer).await?;
                 auditor.step(cx, writer).await?;

@@ -149,7 +149,7 @@ impl Takeover {
         info!(changes = self.n_changes, "first comparison with the kernel");
         writer.rest(cx);
         writer.round_ended(cx, ended);
-        if cx.planner.led_by_rules().is_empty() {
+        if cx.leads_by_rules() || cx.planner.led_by_rules().is_empty() {
             report_in_sync(cx, writer);
         }
         Ok(Some(Left { found: &self.found, unread: &self.unread }))
@@ -282,7 +282,8 @@ async fn read_rule_set(cx: &mut Context, family: Family) -> Result<bool, ReadFai
     // Writing reads the rules again, and they are pending if that fails, too. Rules that another
     // program has spoiled hold up nothing else.
     let found = cx.or_report(found)?;
-    if !cx.balances_by(Mode::Ipvs) || found.as_ref().is_some_and(|found| !found.is_led_by_rules) {
+    let is_led = found.as_ref().is_none_or(|found| found.is_led_by_rules);
+    if cx.balances_by(Mode::Userspace) || !is_led {
         return Ok(found.is_some_and(|found| found.is_complete));
     }
     cx.planner.set_led_by_rules(family, true);
@@ -291,10 +292,12 @@ async fn read_rule_set(cx: &mut Context, family: Family) -> Result<bool, ReadFai
         cx.unread_rules.insert(family);
         return Ok(false);
     }
-    info!(
-        %family,
-        "rules of another mode lead connections, and do so until virtual servers and addresses are there"
-    );
+    let until = if cx.balances_by(Mode::Ipvs) {
+        "virtual servers and addresses are there"
+    } else {
+        "the rules of this mode are there"
+    };
+    info!(%family, "rules of another mode lead connections, and do so until {until}");
     let found = cx.read_rule_set(family).await;
     Ok(cx.or_report(found)?.is_some_and(|found| found.is_complete))
 }

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::mem;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use kube_ipvs::kernel::fake::Fake;
+use kube_ipvs::kernel::RefusalClass;
+use kube_ipvs::kernel::fake::{Fake, FakeAnswer, KernelCall};
 use kube_ipvs::reconcile::observer::{Observer, Round, RoundKind};
 use kube_ipvs::reconcile::{Input, Pace};
 use plan::actual::Actual;
@@ -305,19 +307,38 @@ async fn from_iptables_the_other_modes_rules_lead_until_the_relay_does() {
     assert_eq!(ports(&after, CONTAINER), [40_001]);
 }
 
+/// Whatever becomes of the cleanup: portals come before the rules of iptables mode.
 #[tokio::test(start_paused = true)]
-async fn to_iptables_the_portals_are_left_to_the_cleanup() {
+async fn to_iptables_the_portals_lead_until_the_chains_are_there_and_then_go() {
     let services = [tcp(1, &[1, 2]), tcp(2, &[])];
-    let node = Node::in_sync(&services).await;
-    let fake = node.stop().await;
-    let mut world = World::with(settings_in(Mode::Iptables), fake, Pace::default());
-    world.feed(&services).await;
-    world.complete().await;
-    world.compared().await;
-    let actual = world.fake.actual();
-    assert_eq!(ports(&actual, CONTAINER), [40_001], "they go when this mode's rules stand");
-    let of_nat = actual.chains.iter().filter(|(id, _)| id.name.to_string() == "KUBE-SERVICES");
-    assert!(of_nat.flat_map(|(_, rules)| rules).any(|rule| rule.contains("-j KUBE-SVC-")));
+    for is_refused in [false, true] {
+        let fake = Node::in_sync(&services).await.stop().await;
+        let refuses = Arc::new(AtomicBool::new(is_refused));
+        let goes_on = Arc::clone(&refuses);
+        fake.interfere(move |call, _| match call {
+            KernelCall::Writing(Op::Chain(_)) if goes_on.load(Ordering::Relaxed) => {
+                FakeAnswer::refused(RefusalClass::Exhausted)
+            }
+            _ => FakeAnswer::Honest,
+        });
+        let mut world = World::with(settings_in(Mode::Iptables), fake, Pace::default());
+        world.feed(&services).await;
+        world.say_complete().await;
+        if is_refused {
+            world.until("held up", |status, _| status.is_held_up).await;
+            assert_eq!(ports(&world.fake.actual(), CONTAINER), [40_001]);
+            refuses.store(false, Ordering::Relaxed);
+        }
+        world.until("carried", |status, _| status.is_carried && status.pending == 0).await;
+        let actual = world.fake.actual();
+        assert!(ports(&actual, CONTAINER).is_empty(), "no jump leads there");
+        let of_nat = actual.chains.iter().filter(|(id, _)| id.name.to_string() == "KUBE-SERVICES");
+        assert!(of_nat.flat_map(|(_, rules)| rules).any(|rule| rule.contains("-j KUBE-SVC-")));
+        let log = world.fake.take_log();
+        let last = |is_it: fn(&Op) -> bool| log.iter().rposition(is_it).unwrap();
+        let rules = last(|op| matches!(op, Op::WriteRuleSet(_)));
+        assert!(last(|op| matches!(op, Op::Chain(_))) < rules, "{log:#?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

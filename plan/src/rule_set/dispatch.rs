@@ -4,6 +4,9 @@
 //! Rules of nat come before IPVS. So on a node whose connections are led by rules, those of ipvs mode
 //! are written in two steps. The first leaves alone all that the other mode's way needs. The second
 //! comes when virtual servers and addresses are there: it writes the dispatch, in one COMMIT of nat.
+//!
+//! Portals of mode userspace come before the rules of iptables mode, too. There the second step only
+//! takes the jumps to them out.
 
 use super::chains;
 use super::jumps::jumps;
@@ -53,6 +56,13 @@ impl RuleSet {
         let jumps = jumps(Mode::Ipvs).iter().filter(is_left).copied().collect();
         let rule_set = Self::of_mode(Mode::Ipvs, family, chains, Vec::new());
         Self { has_dispatch: false, jumps, ..rule_set }
+    }
+
+    /// The rules of iptables mode that are written while portals lead connections: the same, and the
+    /// portals stay.
+    #[must_use]
+    pub(crate) fn sparing_portals(self) -> Self {
+        Self { has_dispatch: false, ..self }
     }
 
     /// False if these are the rules that are written while another mode's rules lead connections.

@@ -31,8 +31,8 @@ pub struct Comparison {
     pub missing_rules: Vec<(Table, &'static str, String)>,
     /// Chains of ours that are not as they should be, each with what differs first.
     pub differing: Vec<ChainDifference>,
-    /// In ipvs mode, true if rules of another mode lead connections to Services. By itself that is no
-    /// difference.
+    /// True if rules that come before those of this mode lead connections to Services: in ipvs mode any
+    /// of another mode, in iptables mode portals of mode userspace. By itself that is no difference.
     pub is_led_by_rules: bool,
 }
 
@@ -83,7 +83,8 @@ pub(super) fn compare(rule_set: &RuleSet, saved: &Saved<'_>) -> Comparison {
         Mode::Iptables | Mode::Userspace => Vec::new(),
     };
     let is_there = |jump: &&Jump| saved.has((jump.table, jump.from), &jump.rule());
-    let is_superseding = |_: &&Jump| rule_set.has_dispatch();
+    let is_of_ipvs = rule_set.mode() == Mode::Ipvs;
+    let is_superseding = |_: &&Jump| rule_set.has_dispatch() || !is_of_ipvs;
     let superseded = superseded_jumps(rule_set.mode()).iter().filter(is_superseding);
     let copies = COPY_JUMPS.iter().filter(|_| !rule_set.spares_copies);
     let elsewhere = rule_set.jumps().iter().flat_map(|jump| saved.elsewhere(jump));
@@ -97,12 +98,15 @@ pub(super) fn compare(rule_set: &RuleSet, saved: &Saved<'_>) -> Comparison {
     }
     let copies = |jump: Jump| std::iter::repeat_n(jump, saved.count(&jump));
     let superseded_jumps = superseded_jumps.into_iter().flat_map(copies).collect();
-    let is_of_ipvs = rule_set.mode() == Mode::Ipvs;
-    let is_led_by_rules = is_of_ipvs && dispatch::is_led_by_rules(saved);
-    let portal_jumps = match is_of_ipvs && rule_set.has_dispatch() {
-        true => dispatch::portal_jumps(saved),
-        false => Vec::new(),
+    let mut portal_jumps = match rule_set.mode() {
+        Mode::Ipvs | Mode::Iptables => dispatch::portal_jumps(saved),
+        Mode::Userspace => Vec::new(),
     };
+    let is_led_by_rules =
+        if is_of_ipvs { dispatch::is_led_by_rules(saved) } else { !portal_jumps.is_empty() };
+    if !rule_set.has_dispatch() {
+        portal_jumps.clear();
+    }
     let is_absent = |(table, chain): &(Table, &'static str)| !saved.has_chain((*table, chain));
     let shared = rule_set.shared().iter().map(|chain| (chain.table, chain.name));
     let absent_shared = shared.filter(is_absent).collect();

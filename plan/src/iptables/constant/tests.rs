@@ -263,3 +263,25 @@ fn copies_go_with_the_last_of_ipvs_and_not_before() {
         }
     }
 }
+
+#[test]
+fn jumps_to_portals_are_spared_until_these_rules_lead_and_then_taken_out() {
+    let settings = RuleSetSettings::new(false, 14, LocalTraffic::Unknown, true).unwrap();
+    let rule_set = RuleSet::iptables(Family::V4, &settings);
+    let written = rule_set.first_input();
+    let portals = RuleSet::userspace(Family::V4, &settings, None).first_input();
+    // Of userspace mode first, as they would be found.
+    let both = format!("{portals}{written}").replace("-I PREROUTING 1 ", "-A PREROUTING ");
+    let both = both.replace("-I OUTPUT 1 ", "-A OUTPUT ");
+    let spared = rule_set.clone().sparing_portals().compare(&both);
+    assert!(spared.is_led_by_rules && spared.portal_jumps.is_empty(), "{spared}");
+    let found = rule_set.compare(&both);
+    assert!(found.is_led_by_rules && !found.matches());
+    let froms: Vec<&str> = found.portal_jumps.iter().map(|(from, _)| *from).collect();
+    assert_eq!(froms, ["PREROUTING", "PREROUTING", "OUTPUT", "OUTPUT"]);
+    let input = rule_set.restore_input(&found);
+    for (from, rule) in &found.portal_jumps {
+        assert!(input.contains(&format!("-D {from} {rule}\n")), "{input}");
+    }
+    assert!(!rule_set.compare(&written).is_led_by_rules);
+}
