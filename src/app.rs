@@ -100,7 +100,7 @@ pub fn run(configuration: Configuration, arguments: Arguments, log: Log) -> anyh
             shutdown: Shutdown::handle()?,
             families: Vec::new(),
             relay: None,
-            localhost: NodePortsOnLocalhost::new(configuration.pace.drain_deadline)?,
+            localhost: NodePortsOnLocalhost::new()?,
             serving: ServingThread::start().context("start the thread of health and metrics")?,
             orders: Orders::handle()?,
             last_route_changes: LastChanges::default(),

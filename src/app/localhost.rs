@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use prometheus::{IntCounterVec, IntGauge, Opts};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use super::QUEUE;
 use crate::events::{EventRecorder, Extent, NewEvent, Regarding, Severity};
@@ -24,7 +24,7 @@ const RESULTS: [&str; 3] = ["passed", "failed", "refused"];
 pub(super) struct NodePortsOnLocalhost {
     metrics: LocalhostMetrics,
     /// Time that connections have to end when the thread listens no more.
-    drain: Duration,
+    drain: watch::Sender<Duration>,
     running: Arc<Mutex<Option<LocalhostThread>>>,
     /// Recorder of the time in which the node serves in a mode.
     recorder: Arc<Mutex<EventRecorder>>,
@@ -45,10 +45,16 @@ impl NodePortsOnLocalhost {
     ///
     /// # Errors
     /// When a metric cannot be made.
-    pub(super) fn new(drain: Duration) -> Result<Self, prometheus::Error> {
+    pub(super) fn new() -> Result<Self, prometheus::Error> {
         let metrics = LocalhostMetrics::new()?;
         let recorder = Arc::new(Mutex::new(EventRecorder::disabled()));
+        let drain = watch::Sender::new(Duration::ZERO);
         Ok(Self { metrics, drain, running: Arc::default(), recorder })
+    }
+
+    /// Sets the time that connections have to end when the thread listens no more.
+    pub(super) fn set_drain(&self, drain: Duration) {
+        self.drain.send_replace(drain);
     }
 
     /// Returns the observer of an event loop, whose node ports are served from now on. Starts the
@@ -64,7 +70,7 @@ impl NodePortsOnLocalhost {
             None => {
                 let (failures, failed) = mpsc::channel(QUEUE);
                 tokio::spawn(report(failed, Arc::clone(&self.recorder)));
-                localhost::start(self.metrics.meters(), failures, self.drain)
+                localhost::start(self.metrics.meters(), failures, self.drain.subscribe())
                     .context("start serving node ports on localhost")?
             }
         };

@@ -69,13 +69,7 @@ impl RunningRelay {
     /// When the kernel gives no thread.
     pub(super) fn start(configuration: &Configuration) -> anyhow::Result<Self> {
         let metrics = RelayMetrics::new()?;
-        let settings = Settings {
-            ports: configuration.relayed.ports,
-            udp_idle: configuration.relayed.udp_idle,
-            drain: configuration.pace.drain_deadline,
-            ..Settings::default()
-        };
-        let started = relay::start(&settings, metrics.meters());
+        let started = relay::start(&settings(configuration), metrics.meters());
         let (relay, reports) = started.context("start the relay of mode userspace")?;
         Ok(Self {
             relay: Arc::new(relay),
@@ -84,6 +78,11 @@ impl RunningRelay {
             services: Arc::default(),
             open: Arc::default(),
         })
+    }
+
+    /// Takes on another configuration.
+    pub(super) fn reconfigure(&self, configuration: &Configuration) {
+        self.relay.reconfigure(&settings(configuration));
     }
 
     /// Returns the observer of another event loop. Ports of the one before stay until the new one has
@@ -163,6 +162,15 @@ impl RunningRelay {
             }
         }
         self.relay.set(ports);
+    }
+}
+
+fn settings(configuration: &Configuration) -> Settings {
+    Settings {
+        ports: configuration.relayed.ports,
+        udp_idle: configuration.relayed.udp_idle,
+        drain: configuration.pace.drain_deadline,
+        ..Settings::default()
     }
 }
 

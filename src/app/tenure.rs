@@ -199,7 +199,10 @@ async fn serve_at_work(
         localhost_node_ports: configuration.localhost_node_ports,
         ..configuration.settings.clone()
     };
-    if settings.mode == Mode::Userspace && relay.is_none() {
+    localhost.set_drain(configuration.pace.drain_deadline);
+    if let Some(relay) = relay {
+        relay.reconfigure(&configuration);
+    } else if settings.mode == Mode::Userspace {
         *relay = Some(RunningRelay::start(&configuration).map_err(TenureError::NotReady)?);
     }
     let mut observers = observers_of_mode(&configuration, settings.mode, relay.as_ref());

@@ -36,7 +36,7 @@ use plan::localhost::LocalhostPort;
 use plan::model::ServiceName;
 use plan::planner::{Plan, Planner};
 use prometheus::{IntCounter, IntGauge};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 use tracing::info;
 
@@ -47,8 +47,8 @@ use crate::reconcile::observer::{Observer, Round, RoundKind};
 use listeners::Listeners;
 use passing::Passing;
 
-/// Most connections at once, in all. Each takes two files, and up to 32 KiB here while both sides are
-/// slow to receive.
+/// Most connections at once, in all. Each takes two files, and up to 32 KiB in this process while both
+/// sides are slow to receive; the kernel's buffers of the two sockets come on top.
 const CONNECTIONS: usize = 4_096;
 
 /// Metrics of the connections and of the listeners.
@@ -106,14 +106,15 @@ pub struct LocalhostObserver {
 type PortUpdates = Mailbox<ServiceName, Vec<LocalhostPort>>;
 
 /// Starts the thread. Failures to listen are sent to `failures` when they begin, and every ten
-/// minutes for as long as they last. When it listens no more, connections have `drain` to end.
+/// minutes for as long as they last. When it listens no more, connections have as much time to end as
+/// `drain` is then.
 ///
 /// # Errors
 /// When the kernel gives no thread.
 pub fn start(
     meters: Meters,
     failures: mpsc::Sender<NodePortListenFailure>,
-    drain: Duration,
+    drain: watch::Receiver<Duration>,
 ) -> io::Result<LocalhostThread> {
     let thread = LocalhostThread::default();
     // Half of the files that the process may open, at most: the other half is for everything else.
@@ -121,6 +122,7 @@ pub fn start(
     let listeners = Listeners::new(thread.0.updates.clone(), passing.clone(), failures);
     start_thread("localhost", async move {
         listeners.run().await;
+        let drain = *drain.borrow();
         if timeout(drain, passing.until_idle()).await.is_err() {
             info!("connections to node ports on localhost end: drainDeadline is over");
         }

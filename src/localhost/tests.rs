@@ -7,6 +7,7 @@ use std::time::Instant;
 use plan::settings::Settings;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::*;
@@ -457,7 +458,10 @@ async fn connections_outlive_the_loop_and_then_the_listener_until_their_time_is_
     let _echo = spawn_echo(service, "web");
     let (failures, _failed) = mpsc::channel(8);
     let drain = Duration::from_millis(300);
-    let thread = start(mk_meters(), failures, drain).unwrap();
+    // As a later configuration has it.
+    let (configured, followed) = watch::channel(Duration::ZERO);
+    let thread = start(mk_meters(), failures, followed).unwrap();
+    configured.send_replace(drain);
     let mut observer = thread.observer();
     observer.planned = mk_ports("web", &[mk_port(port, to)]);
     round_ended(&mut observer, RoundKind::Comparison);

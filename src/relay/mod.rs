@@ -46,6 +46,7 @@ use prometheus::{IntCounter, IntGauge};
 use crate::forwarding::limit::affordable;
 use crate::forwarding::mailbox::Mailbox;
 use crate::forwarding::start_thread;
+use port::Shared;
 use ports::PortAllocator;
 use server::Server;
 
@@ -58,8 +59,8 @@ pub const DEFAULT_UDP_IDLE: Duration = Duration::from_secs(30);
 /// `conntrack.tcpCloseWaitTimeout`.
 pub const DEFAULT_HALF_CLOSED_IDLE: Duration = Duration::from_secs(3_600);
 
-/// Most TCP connections at once, in all. Each takes two files, and up to 32 KiB here while both sides
-/// are slow to receive.
+/// Most TCP connections at once, in all. Each takes two files, and up to 32 KiB in this process while
+/// both sides are slow to receive; the kernel's buffers of the two sockets come on top.
 const CONNECTIONS: usize = 16_384;
 /// Most UDP clients at once, in all. Each takes a file.
 const UDP_CLIENTS: usize = 16_384;
@@ -124,6 +125,7 @@ pub enum Report {
 pub struct Relay {
     updates: Updates,
     allocator: Arc<PortAllocator>,
+    shared: Arc<Shared>,
 }
 
 /// Reports of a relay on its proxy ports.
@@ -170,6 +172,13 @@ impl Relay {
     /// closed is reported.
     pub fn set(&self, ports: BTreeMap<ServiceName, Vec<RelayPort>>) {
         self.updates.put(ports);
+    }
+
+    /// Takes on the range of ports, the idle time of UDP clients and the time to drain of other
+    /// settings. Ports that are open keep their numbers, and connections that drain their deadlines.
+    pub fn reconfigure(&self, settings: &Settings) {
+        self.allocator.set_range(settings.ports);
+        self.shared.reconfigure(settings);
     }
 
     /// Number of proxy ports that are listened on, or still have connections.

@@ -22,15 +22,21 @@ pub(super) const TRIES: usize = 4;
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) meters: Meters,
-    pub(super) udp_idle: Duration,
     pub(super) half_closed_idle: Duration,
-    pub(super) drain: Duration,
+    timeouts: Mutex<Timeouts>,
     /// Limit on TCP connections.
     pub(super) connections: Limit,
     /// UDP clients, a limited number.
     pub(super) udp_clients: Recency,
     /// Of warnings that no socket can be had.
     pub(super) socket_warnings: RateLimit,
+}
+
+/// Times that another configuration may change.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Timeouts {
+    pub(super) udp_idle: Duration,
+    pub(super) drain: Duration,
 }
 
 /// A proxy port, shared by all its connections. The port comes back with the last of them.
@@ -46,21 +52,35 @@ pub(super) struct ProxyPort {
 
 impl Shared {
     pub(super) fn new(settings: &Settings, meters: Meters) -> Self {
-        let Settings { udp_idle, half_closed_idle, drain, connections, udp_clients, .. } =
-            *settings;
+        let Settings { half_closed_idle, connections, udp_clients, .. } = *settings;
         let connections = Limit::new(connections, meters.open.clone(), meters.refused.clone());
         let udp_clients =
             Recency::new(udp_clients, meters.udp_clients.clone(), meters.udp_evicted.clone());
         let socket_warnings = RateLimit::default();
         Self {
             meters,
-            udp_idle,
             half_closed_idle,
-            drain,
+            timeouts: Mutex::new(Timeouts::of(settings)),
             connections,
             udp_clients,
             socket_warnings,
         }
+    }
+
+    pub(super) fn timeouts(&self) -> Timeouts {
+        *self.timeouts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn reconfigure(&self, settings: &Settings) {
+        *self.timeouts.lock().unwrap_or_else(PoisonError::into_inner) = Timeouts::of(settings);
+    }
+}
+
+// === impl Timeouts ===
+
+impl Timeouts {
+    const fn of(settings: &Settings) -> Self {
+        Self { udp_idle: settings.udp_idle, drain: settings.drain }
     }
 }
 

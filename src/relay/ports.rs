@@ -62,7 +62,6 @@ pub enum NoProxyPort {
 /// UDP clients of its last Service to it for a while.
 #[derive(Debug)]
 pub(super) struct PortAllocator {
-    range: Option<PortRange>,
     free: Mutex<FreePorts>,
     returned: Notify,
 }
@@ -70,6 +69,8 @@ pub(super) struct PortAllocator {
 /// Ports of a range that are not handed out.
 #[derive(Debug)]
 struct FreePorts {
+    /// None: the kernel chooses the ports.
+    range: Option<PortRange>,
     /// The next port that was never handed out, as a distance from the first.
     next: u32,
     /// Number of ports that were never handed out.
@@ -84,8 +85,8 @@ struct FreePorts {
 #[derive(Debug)]
 pub(super) struct PortLease {
     allocator: Arc<PortAllocator>,
-    /// None: the kernel chose the port.
-    port: Option<u16>,
+    /// The port and its range; none: the kernel chose the port.
+    port: Option<(PortRange, u16)>,
 }
 
 // === impl PortRange ===
@@ -158,10 +159,17 @@ impl PortAllocator {
     /// Hands out the ports of a range from a random one on; without one, those that the kernel
     /// chooses.
     pub(super) fn new(range: Option<PortRange>) -> Arc<Self> {
-        let unused = range.map_or(0, PortRange::count);
-        let start = u32::try_from(random() % u64::from(unused.max(1))).unwrap_or(0);
-        let free = FreePorts { next: start, unused, returned: VecDeque::new(), leased: 0 };
-        Arc::new(Self { range, free: Mutex::new(free), returned: Notify::new() })
+        Arc::new(Self { free: Mutex::new(FreePorts::new(range)), returned: Notify::new() })
+    }
+
+    /// Hands out the ports of another range from now on.
+    pub(super) fn set_range(&self, range: Option<PortRange>) {
+        let mut free = self.free();
+        if free.range != range {
+            let leased = free.leased;
+            *free = FreePorts { leased, ..FreePorts::new(range) };
+            self.returned.notify_one();
+        }
     }
 
     /// Binds a socket to a port of an address: the first one that can be had.
@@ -175,7 +183,7 @@ impl PortAllocator {
     ) -> Result<(S, PortLease), NoProxyPort> {
         let failed =
             |error: &io::Error| NoProxyPort::Address { address, reason: error.to_string() };
-        let Some(range) = self.range else {
+        let Some(range) = self.free().range else {
             let socket = bind(SocketAddr::new(address, 0)).map_err(|error| failed(&error))?;
             return Ok((socket, self.lease(None)));
         };
@@ -184,7 +192,7 @@ impl PortAllocator {
         for _ in 0..free {
             let Some(port) = self.free().take(range) else { break };
             match bind(SocketAddr::new(address, port)) {
-                Ok(socket) => return Ok((socket, self.lease(Some(port)))),
+                Ok(socket) => return Ok((socket, self.lease(Some((range, port))))),
                 Err(error) => {
                     self.free().returned.push_back(port);
                     // Another program has it, or a process without privileges may not have it.
@@ -199,7 +207,7 @@ impl PortAllocator {
         Err(NoProxyPort::Exhausted { range, served: self.leased(), taken: free })
     }
 
-    fn lease(self: &Arc<Self>, port: Option<u16>) -> PortLease {
+    fn lease(self: &Arc<Self>, port: Option<(PortRange, u16)>) -> PortLease {
         self.free().leased += 1;
         PortLease { allocator: Arc::clone(self), port }
     }
@@ -222,6 +230,12 @@ impl PortAllocator {
 // === impl FreePorts ===
 
 impl FreePorts {
+    fn new(range: Option<PortRange>) -> Self {
+        let unused = range.map_or(0, PortRange::count);
+        let next = u32::try_from(random() % u64::from(unused.max(1))).unwrap_or(0);
+        Self { range, next, unused, returned: VecDeque::new(), leased: 0 }
+    }
+
     fn count(&self) -> usize {
         self.returned.len() + usize::try_from(self.unused).unwrap_or(usize::MAX)
     }
@@ -243,7 +257,9 @@ impl Drop for PortLease {
     fn drop(&mut self) {
         let mut free = self.allocator.free();
         free.leased -= 1;
-        if let Some(port) = self.port {
+        if let Some((range, port)) = self.port
+            && free.range == Some(range)
+        {
             free.returned.push_back(port);
             self.allocator.returned.notify_one();
         }

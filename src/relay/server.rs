@@ -49,8 +49,8 @@ struct Running {
     address: SocketAddr,
     port: Arc<ProxyPort>,
     listener: Listener,
-    /// Time that its connections have to end when it is closed.
-    drain: Duration,
+    /// Time that its connections have to end when it is closed, if the Service has one.
+    drain: Option<Duration>,
 }
 
 /// A task that listens.
@@ -68,13 +68,18 @@ impl Server {
     pub(super) fn new(settings: &Settings, meters: Meters) -> (Self, Relay, Reports) {
         let (updates, reports) = (Updates::default(), Mailbox::default());
         let allocator = PortAllocator::new(settings.ports);
-        let relay = Relay { updates: updates.clone(), allocator: Arc::clone(&allocator) };
+        let shared = Arc::new(Shared::new(settings, meters));
+        let relay = Relay {
+            updates: updates.clone(),
+            allocator: Arc::clone(&allocator),
+            shared: Arc::clone(&shared),
+        };
         let reported = Reports(reports.clone());
         let server = Self {
             updates,
             reports,
             allocator,
-            shared: Arc::new(Shared::new(settings, meters)),
+            shared,
             services: HashMap::new(),
             desired: HashMap::new(),
             running: HashMap::new(),
@@ -232,7 +237,7 @@ impl Running {
                 (port, address, Listener::Udp { clients, task })
             }
         };
-        let mut running = Self { address, port, listener, drain: Duration::ZERO };
+        let mut running = Self { address, port, listener, drain: None };
         running.update(desired);
         Ok(running)
     }
@@ -242,16 +247,21 @@ impl Running {
         let RelayPort { affinity_seconds, drain_seconds, .. } = desired.port;
         let duration = |seconds: u32| Duration::from_secs(seconds.into());
         let affinity = affinity_seconds.map(duration);
-        let drain = drain_seconds.map_or(self.port.shared.drain, duration);
-        self.drain = drain;
+        self.drain = drain_seconds.map(duration);
+        let drain = self.time_to_drain();
         self.port.balancer().update(&desired.endpoints, affinity, drain, Instant::now());
         if let Listener::Udp { clients, .. } = &self.listener {
             clients.end_leaving();
         }
     }
 
+    fn time_to_drain(&self) -> Duration {
+        self.drain.unwrap_or_else(|| self.port.shared.timeouts().drain)
+    }
+
     /// Stops listening, and waits until that is done. TCP connections have time to end.
     async fn close(self) {
+        let drain = self.time_to_drain();
         match self.listener {
             Listener::Tcp { closing, task } => {
                 drop(closing);
@@ -263,6 +273,6 @@ impl Running {
                 clients.end_all();
             }
         }
-        self.port.balancer().update(&[], None, self.drain, Instant::now());
+        self.port.balancer().update(&[], None, drain, Instant::now());
     }
 }

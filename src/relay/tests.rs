@@ -1101,6 +1101,49 @@ fn a_port_that_came_back_waits_for_all_others() {
 }
 
 #[test]
+fn a_range_that_was_changed_hands_out_its_own_ports_only() {
+    let (former, new) = (mk_range(1_000, 1_009), mk_range(1_005, 1_008));
+    let allocator = PortAllocator::new(Some(former));
+    let bind = || allocator.bind(LOCALHOST, |address| Ok(address.port())).unwrap();
+    let mut leases: Vec<_> = (0..10).map(|_| bind()).collect();
+    allocator.set_range(Some(former));
+    allocator.bind(LOCALHOST, |_| Ok(())).unwrap_err();
+    allocator.set_range(Some(new));
+    assert_eq!(allocator.leased(), 10);
+    leases.clear();
+    let mut ports: Vec<u16> = (0..4)
+        .map(|_| {
+            let (port, lease) = bind();
+            leases.push((port, lease));
+            port
+        })
+        .collect();
+    allocator.bind(LOCALHOST, |_| Ok(())).unwrap_err();
+    ports.sort_unstable();
+    assert_eq!((ports, allocator.leased()), ((1_005..=1_008).collect(), 4));
+    allocator.set_range(None);
+    assert_eq!(bind().0, 0, "the kernel chooses");
+}
+
+/// The thread and its own runtime, as the program has them.
+#[tokio::test]
+async fn a_later_configuration_counts_for_ports_that_are_open() {
+    let hour = Settings { drain: Duration::from_secs(3_600), ..Settings::default() };
+    let (relay, reports) = start(&hour, mk_meters()).unwrap();
+    let service = ServiceName::new("ns", "web");
+    // The Service says nothing of the time to drain.
+    let port = RelayPort { drain_seconds: None, ..tcp(&[mk_echo("one").await]) };
+    relay.set([(service.clone(), vec![port])].into());
+    let (_, state) = soon(reports.next()).await.unwrap().pop_first().unwrap();
+    let mut client = connect(listening(state)).await;
+    assert_eq!(read(&mut client, 3).await, "one");
+    let ports = Some(mk_range(1, 1));
+    relay.reconfigure(&Settings { drain: Duration::ZERO, ports, ..Settings::default() });
+    relay.set([(service, Vec::new())].into());
+    assert_reset(&mut client).await;
+}
+
+#[test]
 fn ranges_are_as_kube_proxy_takes_them() {
     let parsed = |text| PortRange::parse(text).map(|range| range.map(|range| range.to_string()));
     for none in ["", " ", "0", "0-0"] {

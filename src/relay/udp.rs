@@ -260,7 +260,7 @@ async fn answers(
     };
     let ended: io::Result<()> = tokio::select! {
         ended = pass => ended,
-        () = flow.place.used().until_idle(port.shared.udp_idle) => Ok(()),
+        () = flow.place.used().until_idle(port.shared.timeouts().udp_idle) => Ok(()),
     };
     if let Err(error) = ended {
         // Refused, mostly: nothing listens there. The next datagram goes to another endpoint.

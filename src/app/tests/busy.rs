@@ -134,7 +134,7 @@ fn health_and_metrics_are_answered_in_the_middle_of_a_round_with_a_very_large_se
             configuration: configuration.clone(),
             former: None,
             relay: None,
-            localhost: NodePortsOnLocalhost::new(Duration::ZERO).unwrap(),
+            localhost: NodePortsOnLocalhost::new().unwrap(),
             fallen_back: None,
             dropped_families: Vec::new(),
             limits: Vec::new(),
