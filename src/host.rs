@@ -18,7 +18,7 @@ use ipnet::IpNet;
 use plan::hash::HashMap;
 use plan::iptables::constant::COUNTERS;
 use plan::mode::Mode;
-use plan::model::Family;
+use plan::model::{Family, Protocol};
 use plan::settings::{AcceptServiceTraffic, Settings, ShortCircuitNetworks};
 use tracing::{info, warn};
 
@@ -204,6 +204,7 @@ fn prepare_iptables(
     if !settings.drop_invalid {
         info!("nf_conntrack_tcp_be_liberal set, not installing DROP rules for INVALID packets");
     }
+    settings.unbalanced = unmatched_protocols(&rules, limits);
     settings.nfacct = can_count(&rules) && make_counters();
     let lack = lack_of_localhost_node_ports(configuration, proc_sys);
     if let Some(lack) = &lack {
@@ -270,6 +271,7 @@ fn prepare_userspace(
     if !failed.is_empty() {
         bail!("{}", failed.join("\n"));
     }
+    settings.unbalanced = unmatched_protocols(&rules, limits);
     let mut linux = Linux::open(rules, Mode::Userspace)?;
     linux.keep_sysctls(sysctl::existing(proc_sys, wanted));
     Ok((settings, linux))
@@ -285,6 +287,24 @@ fn possible_syn_copies(rules: &HashMap<Family, Rules>) -> Vec<Family> {
         }
     };
     rules.iter().filter_map(can_copy).collect()
+}
+
+/// Returns the protocols whose ports no rule can match; adds them to the `limits`, in words. A probe that
+/// another program was in the way of says nothing.
+fn unmatched_protocols(rules: &HashMap<Family, Rules>, limits: &mut Vec<String>) -> Vec<Protocol> {
+    let lack = |(family, rules): (&Family, &Rules)| match rules.try_sctp() {
+        Err(error) if !error.is_momentary => Some(format!(
+            "ports of SCTP are not served: {family}: {}. Load the module on the host (modprobe xt_sctp), and \
+             restart kube-ipvs",
+            error.words
+        )),
+        _ => None,
+    };
+    let lacks: Vec<String> = rules.iter().filter_map(lack).collect();
+    lacks.iter().for_each(|lack| warn!("{lack}"));
+    let unmatched = if lacks.is_empty() { Vec::new() } else { vec![Protocol::Sctp] };
+    limits.extend(lacks);
+    unmatched
 }
 
 /// The consequence of rules that cannot show IPVS copies of packets, in words.

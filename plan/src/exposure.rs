@@ -137,6 +137,12 @@ impl<'a> Exposure<'a> {
         let mut local_ready = HashSet::default();
         let mut ports = Vec::with_capacity(service.ports.len());
         for (index, port) in service.ports.iter().enumerate() {
+            let is_balanced = !settings.unbalanced.contains(&port.protocol);
+            if !is_balanced && settings.mode.leads_by_rules() {
+                // No rule can be written about the port, not even one that refuses its clients.
+                self.note_unbalanced(port, settings.mode);
+                continue;
+            }
             let n_frontends = addresses.n_frontends(port, facts, settings);
             let n_counted = endpoints.count(port) + addresses.n_source_rules(settings.mode);
             if !self.budget.take_port(n_counted, n_frontends) {
@@ -144,10 +150,12 @@ impl<'a> Exposure<'a> {
             }
             // Without a candidate a port is refused, as one without endpoints is: the node's own sockets
             // would answer otherwise.
-            let is_balanced =
-                settings.mode != Mode::Ipvs || !settings.unbalanced.contains(&port.protocol);
-            let candidates =
-                if is_balanced { endpoints.candidates(port) } else { self.not_balanced(port) };
+            let candidates = if is_balanced {
+                endpoints.candidates(port)
+            } else {
+                self.note_unbalanced(port, settings.mode);
+                Vec::new()
+            };
             let drains = facts.hand_drains();
             let usable = drains.others(&service.name, &candidates);
             let is_here =
@@ -172,13 +180,12 @@ impl<'a> Exposure<'a> {
         Some(FamilyExposure { family, addresses, ports })
     }
 
-    /// Notes that the kernel lacks a port's protocol. Returns no endpoint.
-    fn not_balanced<'b>(&mut self, port: &ServicePort) -> Vec<Candidate<'b>> {
-        let problem = Problem::NotBalanced { port: port.port, protocol: port.protocol };
+    /// Notes that the kernel lacks a port's protocol.
+    fn note_unbalanced(&mut self, port: &ServicePort, mode: Mode) {
+        let problem = Problem::NotBalanced { port: port.port, protocol: port.protocol, mode };
         if !self.problems.contains(&problem) {
             self.problems.push(problem);
         }
-        Vec::new()
     }
 
     /// Endpoints exist that would do, but for their being elsewhere.

@@ -159,12 +159,14 @@ pub enum Problem {
         /// Number of ports without, this one included.
         left_out: usize,
     },
-    /// A port's protocol is one that the kernel's IPVS does not have.
+    /// A port's protocol is one that the kernel does not have, in IPVS or for rules.
     NotBalanced {
         /// The port.
         port: NonZeroU16,
         /// Its protocol.
         protocol: Protocol,
+        /// Mode of the node.
+        mode: Mode,
     },
     /// More than are listed: always the last one.
     More {
@@ -394,7 +396,7 @@ impl fmt::Display for Problem {
             Self::TooManyProxyPorts { most, first, left_out } => {
                 too_many_proxy_ports(f, *most, *first, *left_out)
             }
-            Self::NotBalanced { port, protocol } => not_balanced(f, *port, *protocol),
+            Self::NotBalanced { port, protocol, mode } => not_balanced(f, *port, *protocol, *mode),
             Self::More { count } => write!(
                 f,
                 "{count} more problems of this Service are not listed; correct those that are listed"
@@ -424,12 +426,25 @@ fn write_address_of_node(
     Ok(())
 }
 
-fn not_balanced(f: &mut fmt::Formatter<'_>, port: NonZeroU16, protocol: Protocol) -> fmt::Result {
-    write!(
-        f,
-        "port {port} has protocol {protocol} and is refused on nodes whose kernel lacks it in IPVS \
-         (CONFIG_IP_VS_PROTO_{protocol})"
-    )
+fn not_balanced(
+    f: &mut fmt::Formatter<'_>,
+    port: NonZeroU16,
+    protocol: Protocol,
+    mode: Mode,
+) -> fmt::Result {
+    match mode {
+        Mode::Ipvs => write!(
+            f,
+            "port {port} has protocol {protocol} and is refused on nodes whose kernel lacks it in IPVS \
+             (CONFIG_IP_VS_PROTO_{protocol})"
+        ),
+        Mode::Iptables | Mode::Userspace => write!(
+            f,
+            "port {port} has protocol {protocol} and is not served on nodes in mode {mode} whose rules \
+             cannot match it (module xt_{})",
+            protocol.to_string().to_lowercase()
+        ),
+    }
 }
 
 fn too_many_proxy_ports(

@@ -44,7 +44,8 @@ pub struct Settings {
     pub drop_invalid: bool,
     /// True if rules may count packets by name (the match `nfacct`).
     pub nfacct: bool,
-    /// Protocols that the kernel's IPVS does not balance: their ports are refused.
+    /// Protocols that the mode cannot balance on this kernel: in mode ipvs their ports are refused, in the
+    /// others no rule can be about them.
     pub unbalanced: Vec<Protocol>,
     /// Families in which a node that leaves mode ipvs shows IPVS copies of packets
     /// ([`SynCopies`](crate::facts::SynCopies)).
@@ -313,13 +314,13 @@ impl Limits {
     }
 }
 
-// === impl Limit ===
 impl Default for Limits {
     fn default() -> Self {
         Self::of_mode(Mode::default())
     }
 }
 
+// === impl Limit ===
 
 impl fmt::Display for Limit {
     /// Writes the name that it has in the configuration.

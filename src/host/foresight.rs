@@ -8,7 +8,10 @@ use plan::mode::Mode;
 use plan::model::Family;
 use plan::settings::Settings;
 
-use super::{can_count, open_rules, possible_short_circuit_networks, possible_syn_copies};
+use super::{
+    can_count, open_rules, possible_short_circuit_networks, possible_syn_copies,
+    unmatched_protocols,
+};
 use crate::config::Configuration;
 use crate::kernel::linux::{Linux, LocalServiceAddresses};
 use crate::kernel::rules::Rules;
@@ -47,8 +50,11 @@ pub(crate) fn settings(configuration: &Configuration) -> Settings {
         }
         Mode::Userspace => {}
     }
-    if settings.mode.leads_by_rules() && Linux::has_dummy() {
-        settings.syn_copies = possible_syn_copies(&rules);
+    if settings.mode.leads_by_rules() {
+        settings.unbalanced = unmatched_protocols(&rules, &mut Vec::new());
+        if Linux::has_dummy() {
+            settings.syn_copies = possible_syn_copies(&rules);
+        }
     }
     settings
 }

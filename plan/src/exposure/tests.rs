@@ -40,7 +40,7 @@ fn what_only_ipvs_can_do_is_a_problem_in_every_other_mode() {
 }
 
 #[test]
-fn a_port_of_a_protocol_that_the_kernel_does_not_balance_is_refused_in_ipvs_mode() {
+fn a_port_of_a_protocol_that_the_kernel_lacks_is_refused_or_left_out() {
     let mut service = mk_service();
     service.ports =
         vec![mk_port("http", Protocol::Tcp, 80, None), mk_port("http", Protocol::Sctp, 81, None)];
@@ -54,10 +54,16 @@ fn a_port_of_a_protocol_that_the_kernel_does_not_balance_is_refused_in_ipvs_mode
         (exist, exposure.problems)
     };
     assert_eq!(endpoints(Mode::Ipvs, &[]), (vec![true, true], vec![]));
-    let problem = Problem::NotBalanced { port: number(81), protocol: Protocol::Sctp };
-    assert!(problem.to_string().contains("CONFIG_IP_VS_PROTO_SCTP"), "{problem}");
-    assert_eq!(endpoints(Mode::Ipvs, &[Protocol::Sctp]), (vec![true, false], vec![problem]));
-    assert_eq!(endpoints(Mode::Iptables, &[Protocol::Sctp]), (vec![true, true], vec![]));
+    for (mode, exist, lack) in [
+        (Mode::Ipvs, vec![true, false], "CONFIG_IP_VS_PROTO_SCTP"),
+        // No rule can refuse it.
+        (Mode::Iptables, vec![true], "module xt_sctp"),
+        (Mode::Userspace, vec![true], "module xt_sctp"),
+    ] {
+        let problem = Problem::NotBalanced { port: number(81), protocol: Protocol::Sctp, mode };
+        assert!(problem.to_string().contains(lack), "{problem}");
+        assert_eq!(endpoints(mode, &[Protocol::Sctp]), (exist, vec![problem]));
+    }
 }
 
 #[test]

@@ -51,6 +51,9 @@ const FEATURES: [Feature; 12] = [
     filter(STATE, "xt_state", "-m state --state NEW"),
 ];
 
+/// What ports of SCTP need, and no other.
+const SCTP: Feature = nat("sctp", "xt_sctp", "-p sctp -m sctp --dport 1");
+
 /// Features of the rules by which IPVS is shown copies of packets.
 const OF_COPIES: [Feature; 3] = [
     mangle("MARK", "xt_mark", "-j MARK --or-mark 0x1"),
@@ -116,6 +119,14 @@ impl Rules {
         };
         let features: Vec<Feature> = FEATURES.into_iter().filter(is_needed).collect();
         self.try_each(&features)
+    }
+
+    /// Checks that rules can match ports of SCTP, in the same way.
+    ///
+    /// # Errors
+    /// When they cannot, or that could not be tried, in words.
+    pub fn try_sctp(&self) -> Result<(), ProbeError> {
+        self.try_each(&[SCTP])
     }
 
     /// Checks that the kernel and iptables can show IPVS copies of packets, in the same way.

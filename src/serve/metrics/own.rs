@@ -96,7 +96,7 @@ impl HostMetrics {
         Ok(Self {
             limits: make.gauge(
                 "kube_ipvs_host_limits",
-                "Number of things that this host lacks, other than families: a protocol of IPVS, a sysctl, \
+                "Number of things that this host lacks, other than families: a protocol, a sysctl, \
                  buckets of the connection tracking table. The log and the Events HostLimited of the Node \
                  name them.",
             )?,

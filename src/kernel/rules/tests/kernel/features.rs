@@ -17,6 +17,7 @@ fn this_kernel_has_every_feature_and_the_check_leaves_nothing() {
         assert_eq!(rules.try_features(Mode::Iptables), Ok(()), "{rules:?}");
         assert_eq!(rules.try_features(Mode::Iptables), Ok(()), "and again");
         assert_eq!(rules.try_copies(), Ok(()), "{rules:?}");
+        assert_eq!(rules.try_sctp(), Ok(()), "{rules:?}");
         assert!(!rules.saved().unwrap().contains("KUBE-"), "{rules:?}");
     });
 }
