@@ -356,7 +356,9 @@ impl Kernel for Fake {
 
     fn apply(&mut self, ops: &[Op]) -> Vec<Result<(), Refusal>> {
         let mut state = self.state();
-        ops.iter().map(|op| state.apply(op)).collect()
+        let mut refused = state.rules.refused_in(ops);
+        let results = ops.iter().map(|op| refused.note(op, || state.apply(op)));
+        results.collect()
     }
 
     fn loaded_schedulers(&mut self, mut names: Vec<SchedulerName>) -> Vec<SchedulerName> {

@@ -8,7 +8,7 @@ use plan::op::Op;
 use plan::rule_set::RuleSet;
 
 use super::Fake;
-use crate::kernel::{Kernel, ReadError, Refusal, RuleRepairer, RuleSetReading};
+use crate::kernel::{Kernel, ReadError, Refusal, RefusalClass, RuleRepairer, RuleSetReading};
 
 /// The constant rules of each family: those that are desired, and those that were written last.
 #[derive(Default)]
@@ -17,6 +17,40 @@ pub(super) struct FakeRules {
     written: HashMap<Family, RuleSet>,
     /// True if a COMMIT reads and writes the whole table.
     pub(super) is_of_x_tables: bool,
+}
+
+/// Number of refused changes of chains in a large COMMIT with x_tables that are told from others.
+const MOST_TOLD_APART: usize = 4;
+
+/// Number of changes of chains of which iptables-legacy tells all that are refused.
+const ALL_TOLD_APART: usize = 32;
+
+/// Refused changes of chains of one batch.
+#[derive(Debug)]
+pub(super) struct RefusedInBatch {
+    count: usize,
+    most: usize,
+}
+
+// === impl RefusedInBatch ===
+
+impl RefusedInBatch {
+    /// Carries an operation out, unless so many were refused before it that it is not tried.
+    pub(super) fn note(
+        &mut self,
+        op: &Op,
+        apply: impl FnOnce() -> Result<(), Refusal>,
+    ) -> Result<(), Refusal> {
+        if !matches!(op, Op::Chain(_)) {
+            return apply();
+        }
+        if self.count > self.most {
+            return Err(Refusal::new(RefusalClass::Exhausted, "so many others were refused"));
+        }
+        let result = apply();
+        self.count += usize::from(result.is_err());
+        result
+    }
 }
 
 // === impl FakeRules ===
@@ -28,6 +62,12 @@ impl FakeRules {
         let is_other = self.written.get(&family).is_some_and(|written| *written != rule_set);
         self.desired.insert(family, rule_set);
         is_other
+    }
+
+    /// Returns the account of a batch. `iptables-legacy-restore` names no change that is refused.
+    pub(super) fn refused_in(&self, ops: &[Op]) -> RefusedInBatch {
+        let is_told = !self.is_of_x_tables || ops.len() <= ALL_TOLD_APART;
+        RefusedInBatch { count: 0, most: if is_told { usize::MAX } else { MOST_TOLD_APART } }
     }
 
     /// Writes the desired rules of a family.

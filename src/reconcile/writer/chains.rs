@@ -112,6 +112,43 @@ pub(super) fn merge(ops: &mut Vec<Op>) {
     });
 }
 
+/// Number of changes of chains, at most, that are retried one by one before other work is done.
+const RETRIED_ALONE: usize = 4;
+
+/// Number of changes of chains, at most, that are retried together while one of them may be refused:
+/// iptables-legacy does not say which, and to find out takes twice as many programs, of which 64 are run.
+const RETRIED_TOGETHER: usize = 32;
+
+/// With x_tables, takes those changes of chains out that were refused themselves, and returns some of
+/// them, to be retried one by one. So they are not the reason again for which others are refused. Those
+/// that are left out stay due: so do those that lead to a chain which is due as well.
+pub(super) fn set_apart(ops: &mut Vec<Op>, cx: &Context, retry_queue: &RetryQueue) -> Vec<Op> {
+    let is_own = |class| matches!(class, RefusalClass::NotSupported | RefusalClass::Other);
+    let is_any_refused = retry_queue.classes().any(|(class, _)| is_own(class));
+    if !cx.writes_whole_tables || !is_any_refused {
+        return Vec::new();
+    }
+    let due: HashSet<Subject> = ops.iter().map(Op::subject).collect();
+    let is_due = |chain: &ChainId| due.contains(&Subject::Chain(ChainSubject::Chain(*chain)));
+    let (mut alone, mut n_together) = (Vec::new(), 0);
+    ops.retain(|op| {
+        let Op::Chain(change) = op else { return true };
+        if targets(change).iter().any(is_due) {
+            return false;
+        }
+        let pending = retry_queue.get(&op.subject());
+        if pending.is_some_and(|it| it.attempts > 0 && is_own(it.refusal.class)) {
+            if alone.len() < RETRIED_ALONE {
+                alone.push(op.clone());
+            }
+            return false;
+        }
+        n_together += 1;
+        n_together <= RETRIED_TOGETHER
+    });
+    alone
+}
+
 /// Returns the pending rules of a shared chain that is as it should be, since all of it has just
 /// been written.
 pub(super) fn rules_in_order(op: &Op, planner: &Planner, retry_queue: &RetryQueue) -> Vec<Subject> {

@@ -62,8 +62,12 @@ impl Writer {
             }
         }
         chains::merge(&mut ops);
+        let alone = chains::set_apart(&mut ops, cx, &self.retry_queue);
         ops.extend(self.read_for_retry(cx, &frontends).await?);
         self.carry_out(cx, ops, Basis::Reading).await?;
+        for op in alone {
+            self.carry_out(cx, vec![op], Basis::Reading).await?;
+        }
         self.round_ended(cx, Ended { kind: RoundKind::Retry, took: now.elapsed(), oldest: None });
         Ok(())
     }

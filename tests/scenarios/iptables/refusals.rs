@@ -12,7 +12,7 @@ use plan::op::Op;
 use plan::rule_set::Table;
 use tokio::time::Instant;
 
-use super::{SERVICES, in_sync, log, services, settle};
+use super::{SERVICES, empty, in_sync, log, on, services, settle};
 use crate::world::{World, service, slice, tcp};
 
 /// A Service whose rules need the match `recent`.
@@ -68,6 +68,36 @@ async fn a_refused_chain_harms_no_other_service() {
     assert!(started.elapsed() <= Duration::from_secs(300), "{:?}", started.elapsed());
     assert_eq!(world.now().drift_repaired, 0);
     assert_eq!(world.fake.looks().chains, looks.chains);
+    world.assert_converged(&[]);
+}
+
+/// iptables-legacy names no change that is refused, and gives up looking for them.
+#[tokio::test(start_paused = true)]
+async fn with_x_tables_many_refused_chains_keep_no_other_service_waiting() {
+    let fake = empty();
+    fake.keep_x_tables();
+    let mut world = on(fake);
+    lack_recent(&world);
+    let is_refused = |number: u16| number.is_multiple_of(3);
+    let cluster: Vec<_> = (1..=90)
+        .map(|number| match is_refused(number) {
+            true => (with_affinity(number), slice(&with_affinity(number), &[1])),
+            false => tcp(number, &[1]),
+        })
+        .collect();
+    // All of them are in one batch.
+    world.feed(&cluster).await;
+    world.say_complete().await;
+    world.until("some are refused", |status, _| status.pending > 90).await;
+    let started = Instant::now();
+    // The endpoint, the chain and the rule that leads there, of each Service that is refused.
+    world.until("only these", |status, _| status.pending == 90).await;
+    assert!(started.elapsed() < Duration::from_secs(180), "{:?}", started.elapsed());
+    for number in 1..=90 {
+        assert_eq!(leads_to(&world, u8::try_from(number).unwrap()), !is_refused(number));
+    }
+    world.fake.interfere(|_, _| FakeAnswer::Honest);
+    settle(&mut world).await;
     world.assert_converged(&[]);
 }
 
