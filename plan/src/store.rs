@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use crate::endpoints::EndpointsByPort;
 use crate::event::Event;
-use crate::facts::{BoundAddresses, NodeFacts};
+use crate::facts::{BoundAddresses, MANY_ENDPOINTS, NodeFacts};
 use crate::hash::HashMap;
 use crate::iptables::tail;
 use crate::mode::Mode;
@@ -72,12 +72,7 @@ struct Record {
     n_endpoints: [usize; 2],
 }
 
-/// Number of endpoints of all service ports of a family from which on the rules of endpoints have no
-/// comments, as kube-proxy has it (`largeClusterEndpointsThreshold` in
-/// pkg/proxy/iptables/proxier.go).
-const MOST_COMMENTED_ENDPOINTS: usize = 1_000;
-
-/// Number of endpoints below which they have comments again. All rules are written again for that, so
+/// Number of endpoints below which rules about endpoints have comments again. All rules are written again for that, so
 /// a cluster that moves around a thousand endpoints must not cross a limit at each rollout.
 const FEWEST_UNCOMMENTED_ENDPOINTS: usize = 800;
 
@@ -310,7 +305,7 @@ impl Store {
             let most = if self.facts.has_many_endpoints(family) {
                 FEWEST_UNCOMMENTED_ENDPOINTS - 1
             } else {
-                MOST_COMMENTED_ENDPOINTS
+                MANY_ENDPOINTS
             };
             let are_many = all > most && settings.families.contains(&family);
             is_new |= self.facts.note_many_endpoints(family, are_many);
