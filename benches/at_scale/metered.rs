@@ -9,7 +9,7 @@ use kube_ipvs::kernel::linux::Linux;
 use kube_ipvs::kernel::sysctl::{Sysctl, SysctlChange, SysctlError};
 use kube_ipvs::kernel::{
     Addresses, DriftCheck, FlowRemover, Kernel, Listing, OpenConnections, ReadError, Refusal,
-    RuleRepairer, RuleSetReading, VirtualServerReading,
+    RuleRepairer, RuleSetReading, SetReader, VirtualServerReading,
 };
 use kube_ipvs::reconcile::observer::{KernelWrite, Observer, Pass, Round, RoundKind};
 use plan::actual::{ActualSet, ListedVirtualServer};
@@ -220,6 +220,10 @@ impl Kernel for Metered {
 
     fn flow_remover(&self) -> Arc<dyn FlowRemover> {
         self.linux.flow_remover()
+    }
+
+    fn set_reader(&self) -> Arc<dyn SetReader> {
+        self.linux.set_reader()
     }
 }
 

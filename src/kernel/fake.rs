@@ -4,6 +4,7 @@ mod connections;
 mod flows;
 mod interference;
 mod rules;
+mod sets;
 mod sysctls;
 
 use std::borrow::Cow;
@@ -25,7 +26,7 @@ use plan::sets::SetId;
 use super::sysctl::{Sysctl, SysctlChange, SysctlError};
 use super::{
     Addresses, DriftCheck, FlowRemover, Kernel, Listing, OpenConnections, ReadError, Refusal,
-    RefusalClass, RuleRepairer, RuleSetReading, VirtualServerReading,
+    RefusalClass, RuleRepairer, RuleSetReading, SetReader, VirtualServerReading,
 };
 use interference::Interference;
 pub use interference::{FakeAnswer, KernelCall, ReadCall};
@@ -47,6 +48,8 @@ pub struct Looks {
     pub virtual_servers: usize,
     /// At a set.
     pub sets: usize,
+    /// At a set, beside the loop. They count as the others, too.
+    pub sets_beside: usize,
     /// At the addresses.
     pub addresses: usize,
     /// At the rules.
@@ -92,6 +95,8 @@ struct FakeState {
     is_proc_sys_read_only: bool,
     /// The lock of x_tables.
     xtables_lock: Arc<tokio::sync::Mutex<()>>,
+    /// Readings of sets beside the loop end while they hold this lock.
+    set_lock: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// A refusal to come.
@@ -396,6 +401,10 @@ impl Kernel for Fake {
     }
 
     fn flow_remover(&self) -> Arc<dyn FlowRemover> {
+        Arc::new(self.clone())
+    }
+
+    fn set_reader(&self) -> Arc<dyn SetReader> {
         Arc::new(self.clone())
     }
 }

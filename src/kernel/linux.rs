@@ -14,6 +14,7 @@ mod messages;
 mod open;
 mod routes;
 mod rules;
+mod sets;
 mod sysctls;
 mod versions;
 #[cfg(test)]
@@ -28,7 +29,7 @@ use std::sync::Arc;
 
 use plan::actual::{ActualSet, ActualVirtualServer, ListedVirtualServer};
 use plan::chains::ActualChains;
-use plan::hash::{HashMap, HashSet};
+use plan::hash::HashSet;
 use plan::kernel_objects::{Frontend, LINK};
 use plan::mode::Mode;
 use plan::model::Family;
@@ -45,7 +46,8 @@ use super::route::Routes;
 use super::sysctl::{Sysctl, SysctlChange, SysctlError};
 use super::{
     Addresses, DriftCheck, FlowRemover, Kernel, Listing, OpenConnections, ReadError, Refusal,
-    RefusalClass, RuleRepairer, RuleSetReading, VirtualServerReading, modules, sysctl, translate,
+    RefusalClass, RuleRepairer, RuleSetReading, SetReader, VirtualServerReading, modules, sysctl,
+    translate,
 };
 use bridges::Bridges;
 use count::VirtualServerCount;
@@ -55,6 +57,7 @@ use messages::{
     set_by_set, unasked,
 };
 use rules::SharedRules;
+use sets::{ForeignSets, SharedSets};
 use sysctls::Kept;
 
 /// Every handle that changes the kernel, in the network namespace they were opened in.
@@ -71,8 +74,10 @@ pub struct Linux {
     /// Shared with repairs of the constant rules.
     rules: SharedRules,
     count: VirtualServerCount,
-    /// Sets of our names that another program made with another type, each with what it is.
-    foreign_sets: HashMap<SetId, String>,
+    /// Reads sets beside the worker.
+    set_reader: SharedSets,
+    /// Shared with readings of sets.
+    foreign_sets: ForeignSets,
     /// There are many sets that are not ours.
     is_crowded: bool,
     /// The dummy interface's index, looked up when it is first needed and after it went missing.
@@ -209,9 +214,11 @@ impl Linux {
 
     fn grow_set(&mut self, op: &Op) -> Result<(), Refusal> {
         let Op::GrowSet(set, size) = op else { return Ok(()) };
-        if let Some(what) = self.foreign_sets.get(set) {
+        if let Some(what) = self.foreign_sets.lock().get(set) {
             return Err(Refusal::new(RefusalClass::Conflict, what));
         }
+        // The kernel swaps no set that is being listed.
+        let _unread = self.set_reader.lock();
         grow::grow(self.ipset.as_mut().ok_or_else(unused)?, *set, *size)
     }
 
@@ -219,7 +226,8 @@ impl Linux {
         let Some(ipset) = &mut self.ipset else { return all_failed(ops, &unused()) };
         let (places, ops) = set_by_set(ops);
         let mut batch = ipset::Batch::new();
-        let foreign = |op: &Op| self.foreign_sets.get(&op.set()?);
+        let foreign_sets = self.foreign_sets.lock();
+        let foreign = |op: &Op| foreign_sets.get(&op.set()?);
         let mut unasked = unasked(&ops, |op| match foreign(op) {
             // Another type may take an entry and keep some of it, so it is not tried.
             Some(what) => Err(what.clone()),
@@ -304,23 +312,7 @@ impl Kernel for Linux {
     }
 
     fn read_set(&mut self, set: SetId) -> Result<Option<ActualSet>, ReadError> {
-        let unread = |reason: &dyn std::fmt::Display| ReadError::new(format!("set {set}"), reason);
-        let name = translate::set_name(set).map_err(|error| unread(&error))?;
-        let ipset = self.ipset.as_mut().ok_or_else(|| unread(&UNUSED))?;
-        let listed = ipset.list(name);
-        self.foreign_sets.remove(&set);
-        let found = match listed {
-            Ok(found) => found,
-            Err(error) if error.is_no_such_set() => return Ok(None),
-            Err(error) => return Err(unread(&error)),
-        };
-        if !translate::is_same_kind(set, &found.header.identity) {
-            let what = of_other_kind(set, &found.header.identity);
-            let error = ReadError::foreign(format!("set {set}"), &what);
-            self.foreign_sets.insert(set, what);
-            return Err(error);
-        }
-        Ok(Some(translate::actual_set(&found)))
+        sets::read(self.ipset.as_mut(), set, &self.foreign_sets)
     }
 
     fn read_addresses(&mut self) -> Result<Addresses, ReadError> {
@@ -380,6 +372,10 @@ impl Kernel for Linux {
 
     fn flow_remover(&self) -> Arc<dyn FlowRemover> {
         Arc::new(self.conntrack.clone())
+    }
+
+    fn set_reader(&self) -> Arc<dyn SetReader> {
+        Arc::new(self.set_reader.clone())
     }
 }
 

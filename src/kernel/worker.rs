@@ -7,22 +7,25 @@
 //!
 //! Netlink calls block, for milliseconds when a whole cluster is written; the event loop stays
 //! awake meanwhile and gathers what comes in, which the next batch then carries. Repairs of the
-//! constant rules run beside the worker, since programs may take seconds, and so do removals of flows,
-//! since the kernel lists its whole table for them.
+//! constant rules run beside the worker, since programs may take seconds, and so do removals of flows and
+//! readings of large sets, since the kernel lists a whole table or set for them.
 
 use std::any::Any;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::{fmt, thread};
 
+use plan::actual::ActualSet;
 use plan::flows::FlowTargets;
 use plan::model::Family;
 use plan::op::Op;
+use plan::sets::SetId;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use super::{
-    FlowRemover, Kernel, KernelRead, ReadError, Refusal, RuleRepairer, Stopwatch, WrittenPart,
+    FlowRemover, Kernel, KernelRead, ReadError, Refusal, RuleRepairer, SetReader, Stopwatch,
+    WrittenPart,
 };
 
 /// The event loop's end: sends work to the worker and waits for the answers.
@@ -31,6 +34,7 @@ pub struct KernelHandle {
     jobs: mpsc::Sender<Job>,
     repairer: Arc<dyn RuleRepairer>,
     flows: Arc<dyn FlowRemover>,
+    sets: Arc<dyn SetReader>,
     stopwatch: Arc<dyn Stopwatch>,
     /// Dropped when the worker and all that runs beside it have ended.
     token: Arc<dyn Any + Send + Sync>,
@@ -41,6 +45,9 @@ pub(crate) type RuleRepairUnderWay = JoinHandle<Result<RuleRepair, ReadError>>;
 
 /// Removal of stale flows under way, beside the worker.
 pub(crate) type FlowRemovalUnderWay = JoinHandle<Vec<FlowRemoval>>;
+
+/// Reading of a set under way, beside the worker.
+pub(crate) type SetReadingUnderWay = JoinHandle<SetReading>;
 
 /// A removal of a family's stale flows.
 #[derive(Debug)]
@@ -56,6 +63,14 @@ pub(crate) struct FlowRemoval {
 pub(crate) struct RuleRepair {
     /// Result of writing them; none if they were complete.
     pub(crate) written: Option<Result<(), Refusal>>,
+    pub(crate) took: Duration,
+}
+
+/// A reading of a set.
+#[derive(Debug)]
+pub(crate) struct SetReading {
+    /// The set; none if there is none of this name.
+    pub(crate) found: Result<Option<ActualSet>, ReadError>,
     pub(crate) took: Duration,
 }
 
@@ -119,10 +134,11 @@ impl KernelHandle {
     ) -> std::io::Result<Self> {
         let (jobs, mut inbox) = mpsc::channel::<Job>(1);
         let (repairer, flows) = (kernel.rule_repairer(), kernel.flow_remover());
+        let sets = kernel.set_reader();
         let stopwatch: Arc<dyn Stopwatch> = Arc::new(stopwatch);
         let token: Arc<dyn Any + Send + Sync> = Arc::new(token);
         let (clock, held) = (Arc::clone(&stopwatch), Arc::clone(&token));
-        let handle = Self { jobs, repairer, flows, stopwatch: clock, token: held };
+        let handle = Self { jobs, repairer, flows, sets, stopwatch: clock, token: held };
         thread::Builder::new().name("kernel".into()).spawn(move || {
             while let Some(job) = inbox.blocking_recv() {
                 job(&mut kernel, &*stopwatch);
@@ -166,6 +182,20 @@ impl KernelHandle {
             drop(flows);
             drop(token);
             removals
+        })
+    }
+
+    /// Begins to read a set, on a thread of the runtime's pool.
+    pub(crate) fn begin_reading(&self, set: SetId) -> SetReadingUnderWay {
+        let Self { sets, stopwatch, token, .. } = self.clone();
+        tokio::task::spawn_blocking(move || {
+            let started = Instant::now();
+            let found = sets.read_set(set);
+            let took = started.elapsed();
+            stopwatch.read(KernelRead::Set, took);
+            drop(sets);
+            drop(token);
+            SetReading { found, took }
         })
     }
 
@@ -246,8 +276,6 @@ impl fmt::Debug for KernelHandle {
 mod tests {
     use std::sync::Mutex;
 
-    use plan::sets::SetId;
-
     use super::*;
     use crate::kernel::fake::Fake;
     use crate::kernel::{Listing, RuleSetReading};
@@ -288,6 +316,7 @@ mod tests {
         let set = SetId::all(Family::V4).next().unwrap();
         let found = kernel.read(KernelRead::Set, move |kernel| kernel.read_set(set)).await;
         assert_eq!(found, Ok(None));
+        assert_eq!(kernel.begin_reading(set).await.unwrap().found, Ok(None));
         let found = kernel.read(KernelRead::Addresses, |kernel| kernel.read_addresses()).await;
         assert_eq!(found.unwrap().bound.len(), 2);
         let found = kernel.read(KernelRead::Rules, |kernel| kernel.read_rule_set(Family::V4)).await;
@@ -297,7 +326,7 @@ mod tests {
         let again = kernel.repair_rules(Family::V4).await.unwrap().unwrap();
         assert_eq!(again.written, None);
         let reported = reported.0.lock().unwrap();
-        let expected = "Link Addresses Link DriftCheck Frontends VirtualServers Set Addresses Rules \
+        let expected = "Link Addresses Link DriftCheck Frontends VirtualServers Set Set Addresses Rules \
                         Rules Rules Rules";
         assert_eq!(reported.join(" "), expected);
     }

@@ -3,8 +3,9 @@
 //!
 //! A pass takes one sync period, or 125 times what it costs if that is longer. Its work is dealt
 //! out to the seconds, and each second's part follows the drift check, so that an idle loop wakes
-//! up once a second. One chunk is a few milliseconds of the kernel's work, but for a large set, which the
-//! kernel lists whole: 0.1 s with 50,000 entries. Between two chunks the loop takes what came in.
+//! up once a second. One chunk is a few milliseconds of the kernel's work. Between two chunks the loop
+//! takes what came in. The kernel lists a set whole: a large one is read beside the loop, and the next chunk
+//! waits for it.
 //!
 //! When another program changed something the audit is at *full speed*: it begins anew and goes on
 //! without pauses as long as passes find something. It ends with a pass that finds nothing and that
@@ -15,9 +16,11 @@
 //!
 //! - `schedule`, `pass`: the order and the times in which parts are compared.
 //! - `drift_check`: every second, signs that something was flushed, deleted or added.
+//! - `large_sets`: large sets are read beside the loop.
 //! - `sysctls`: sysctls that another program changed are set again.
 
 mod drift_check;
+mod large_sets;
 mod pass;
 mod schedule;
 mod sysctls;
@@ -38,6 +41,7 @@ use super::writer::{Ended, RuleRepairEnded, Writer};
 use crate::kernel::address_monitor::Happened;
 use crate::kernel::worker::WorkerGone;
 use drift_check::Expected;
+use large_sets::{LargeSetRequest, LargeSets};
 use schedule::Schedule;
 use sysctls::Sysctls;
 
@@ -54,6 +58,8 @@ pub(super) struct Auditor {
     expected: Expected,
     /// Sysctls that another program changed lately. Drift checks update them.
     sysctls: Sysctls,
+    /// Large sets that are read beside the loop.
+    large_sets: LargeSets,
 }
 
 // === impl Auditor ===
@@ -64,6 +70,7 @@ impl Auditor {
             schedule: Schedule::new(now),
             expected: Expected::default(),
             sysctls: Sysctls::default(),
+            large_sets: LargeSets::default(),
         }
     }
 
@@ -78,6 +85,9 @@ impl Auditor {
 
     /// Returns the time at which there is something to do next.
     pub(super) fn next_wake(&self, now: Instant) -> Instant {
+        if self.large_sets.are_read() {
+            return self.schedule.next_drift_check();
+        }
         self.schedule.next_wake(now)
     }
 
@@ -89,13 +99,14 @@ impl Auditor {
     ) -> Result<(), WorkerGone> {
         let now = Instant::now();
         self.take_drift(cx, writer);
+        self.compare_large_set(cx, writer).await?;
         if !self.schedule.is_paused(now)
             && self.schedule.begin_drift_check(cx.pace.sync_period, now)
         {
             self.drift_check(cx, writer).await?;
         }
-        // That may have failed.
-        if self.schedule.is_paused(now) {
+        // That may have failed. And the rest waits for a large set, whose reading ends by itself.
+        if self.schedule.is_paused(now) || self.large_sets.are_read() {
             return Ok(());
         }
         let is_number_unknown = cx.balances_by(Mode::Ipvs) && self.expected.is_number_unknown();
@@ -111,6 +122,10 @@ impl Auditor {
         );
         if let Some(part) = self.schedule.next_part(now) {
             self.audit(cx, writer, part).await?;
+        }
+        // A pass has not compared a large set before its reading has ended.
+        if self.large_sets.are_read() {
+            return Ok(());
         }
         if let Some((pass, is_whole)) = self.schedule.end_pass(Instant::now()) {
             self.pass_ended(cx, writer, &pass, is_whole);
@@ -184,6 +199,10 @@ impl Auditor {
             writer.begin_rule_repair(cx, family);
             return Ok(());
         }
+        if let Some(set) = part.large_set(cx.planner.desired()) {
+            self.large_sets.begin(cx, writer, LargeSetRequest { set, n_foreign: None });
+            return Ok(());
+        }
         let started = Instant::now();
         if self.compare(cx, writer, &part).await?.is_some() {
             self.schedule.compared(&part, started.elapsed());
@@ -198,7 +217,18 @@ impl Auditor {
         writer: &mut Writer,
         part: &AuditedPart,
     ) -> Result<Option<Compared>, WorkerGone> {
-        let mut compared = compare(cx, writer, part).await?;
+        let compared = compare(cx, writer, part).await?;
+        Ok(self.note(cx, writer, part, compared))
+    }
+
+    /// Takes in what a comparison found.
+    fn note(
+        &mut self,
+        cx: &mut Context,
+        writer: &mut Writer,
+        part: &AuditedPart,
+        mut compared: Option<Compared>,
+    ) -> Option<Compared> {
         let mut found_drift = writer.take_drift();
         match &mut compared {
             None => self.schedule.failed(part.clone(), Instant::now()),
@@ -215,7 +245,7 @@ impl Auditor {
         if found_drift {
             self.go_full_speed(cx);
         }
-        Ok(compared)
+        compared
     }
 
     /// Goes on at full speed if the writer met a kernel that was not as we had left it.

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use plan::actual::Actual;
+use plan::actual::{Actual, ActualSet};
 use plan::hash::HashSet;
 use plan::ipvs::desired::Desired;
 use plan::kernel_objects::Frontend;
@@ -20,14 +20,18 @@ use tokio::time::Instant;
 
 use super::context::Context;
 use super::writer::{Known, Writer};
-use crate::kernel::Addresses;
 use crate::kernel::worker::{ReadFailure, WorkerGone};
+use crate::kernel::{Addresses, ReadError};
 
 /// Most virtual servers in one read request.
 pub(super) const LARGEST_CHUNK: usize = 256;
 
 /// Number of entries up to which a set is read together with others.
 const SMALL_SET: usize = 64;
+
+/// Number of desired entries above which a set is read beside the loop: the kernel lists it for some
+/// milliseconds, and 0.1 s with 50,000 entries.
+const LARGE_SET: usize = 4_096;
 
 /// A part of the kernel that is compared in one go.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -85,6 +89,17 @@ impl AuditedPart {
             Self::Frontends | Self::VirtualServers(_) => false,
         }
     }
+
+    /// Returns the set, if this is a single one that is read beside the loop.
+    pub(super) fn large_set(&self, desired: &Desired) -> Option<SetId> {
+        match self {
+            Self::Sets(sets) => match **sets {
+                [set] if desired.n_entries(set) > LARGE_SET => Some(set),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
 }
 
 // === impl Compared ===
@@ -127,11 +142,7 @@ async fn compare_addresses(cx: &mut Context, writer: &mut Writer) -> Result<Comp
         return Ok(Compared::whole(false));
     }
     let mut ops = address_repairs(&cx.planner, &found);
-    let excess = excess_of(&ops);
-    if excess != Actual::default() {
-        let listing = cx.list_virtual_servers().await?;
-        ops.extend(orphaned(&cx.planner, listing.frontends(), excess));
-    }
+    add_orphaned(cx, &mut ops).await?;
     let found_drift = writer.repair(cx, ops, Some(&AuditedPart::Addresses)).await?;
     Ok(Compared::whole(found_drift))
 }
@@ -179,15 +190,56 @@ async fn compare_sets(
         return Err(error.into());
     }
     let suspects = unread.into_iter().map(|(part, _)| part).collect();
-    let excess = excess_of(&ops);
-    if excess != Actual::default() {
-        let listing = cx.list_virtual_servers().await?;
-        ops.extend(orphaned(&cx.planner, listing.frontends(), excess));
-    }
+    add_orphaned(cx, &mut ops).await?;
     // What is pending of a set that was not read stays pending.
     let part = AuditedPart::Sets(read.into());
     let found_drift = writer.repair(cx, ops, Some(&part)).await?;
     Ok(Compared { found_drift, suspects, ..Compared::default() })
+}
+
+/// Compares a set that was read beside the loop, after `n_writes` writes, and repairs it. Leaves out what
+/// was written since: the reading says nothing of it. Returns nothing if the set could not be read, which
+/// has been reported.
+pub(super) async fn compare_earlier(
+    cx: &mut Context,
+    writer: &mut Writer,
+    set: SetId,
+    found: Result<Option<ActualSet>, ReadError>,
+    n_writes: u64,
+) -> Result<Option<Compared>, WorkerGone> {
+    let compared = match found {
+        Ok(found) => repair_earlier(cx, writer, set, found.as_ref(), n_writes).await,
+        Err(error) => Err(error.into()),
+    };
+    cx.or_report(compared)
+}
+
+async fn repair_earlier(
+    cx: &mut Context,
+    writer: &mut Writer,
+    set: SetId,
+    found: Option<&ActualSet>,
+    n_writes: u64,
+) -> Result<Compared, ReadFailure> {
+    // It was made anew, or grew, or more was written than is remembered.
+    if writer.recent.is_written_after(&Subject::Set(set), n_writes) {
+        return Ok(Compared { has_missed: true, ..Compared::default() });
+    }
+    let mut ops = cx.planner.compare_set(set, found);
+    ops.retain(|op| !writer.recent.is_written_after(&op.subject(), n_writes));
+    add_orphaned(cx, &mut ops).await?;
+    writer.resolve_part(cx, &AuditedPart::Sets([set].into()), &ops, Some(n_writes));
+    Ok(Compared::whole(writer.repair(cx, ops, None).await?))
+}
+
+/// Adds the operations that remove orphaned virtual servers, whose ownership markers these remove.
+async fn add_orphaned(cx: &mut Context, ops: &mut Vec<Op>) -> Result<(), ReadFailure> {
+    let excess = excess_of(ops);
+    if excess != Actual::default() {
+        let listing = cx.list_virtual_servers().await?;
+        ops.extend(orphaned(&cx.planner, listing.frontends(), excess));
+    }
+    Ok(())
 }
 
 /// Compares which virtual servers exist. Removes those that are ours and that no Service asks for.

@@ -38,7 +38,8 @@
 //! (`Context::balances_by`).
 //!
 //! Each turn of the loop takes what has come in, and then does a limited amount of what is due, so
-//! that a change waits for a few milliseconds of other work, or for the reading of one large set.
+//! that a change waits for a few milliseconds of other work. What takes longer runs beside the loop: repairs
+//! of the constant rules in ipvs mode, searches for flows, and readings of large sets.
 
 mod agenda;
 mod api_server;
@@ -278,6 +279,7 @@ impl Reconciler {
                 happened = changed(&mut addresses) => self.addresses_changed(happened).await?,
                 inquiry = asked(&mut inquiries) => self.answer(inquiry),
                 ended = self.writer.beside_ended() => self.beside_ended(ended?),
+                ended = self.auditor.large_set_ended() => self.auditor.take_large_set(ended?),
                 () = sleep_until(wake) => {}
             }
             // A write under way need not be waited for: the next process reads its result.

@@ -23,6 +23,7 @@ mod foreign_sets;
 mod hand_drain;
 mod inquiries;
 mod iptables;
+mod large_sets;
 mod led_by_rules;
 mod log;
 mod random;

@@ -8,6 +8,7 @@ use super::bridges::Bridges;
 use super::count::VirtualServerCount;
 use super::flows::SharedConntrack;
 use super::rules::SharedRules;
+use super::sets::{ForeignSets, SharedSets};
 use super::sysctls::Kept;
 use super::{Linux, ReadError, grow};
 use crate::kernel::link::{AddressScope, Links};
@@ -46,14 +47,16 @@ impl Linux {
             move |error: &dyn std::error::Error| ReadError::new(what, error)
         };
         let mut links = Links::open().map_err(|error| cannot("network interfaces")(&error))?;
-        let (mut ipvs, mut ipset) = (None, None);
+        let (mut ipvs, mut ipset, mut reader) = (None, None, None);
         if mode == Mode::Ipvs {
+            reader = Some(ipset::Client::open().map_err(|error| cannot("ipset")(&error))?);
             ipset = Some(ipset::Client::open().map_err(|error| cannot("ipset")(&error))?);
             ipvs = Some(ipvs::Client::open().map_err(|error| cannot("IPVS")(&error))?);
         } else if links.find().is_ok_and(|link| link.is_some()) {
             // IPVS mode left it, and perhaps more.
             (ipvs, ipset) = (ipvs::Client::open().ok(), ipset::Client::open().ok());
         }
+        let foreign_sets = ForeignSets::default();
         Ok(Self {
             mode,
             count: VirtualServerCount::open(mode == Mode::Ipvs),
@@ -65,7 +68,8 @@ impl Linux {
                 .map_err(|error| cannot("connection tracking")(&error))?,
             families: rules.keys().copied().collect(),
             rules: SharedRules::open(rules).map_err(|error| cannot("rules")(&error))?,
-            foreign_sets: HashMap::default(),
+            set_reader: SharedSets::new(reader, foreign_sets.clone()),
+            foreign_sets,
             is_crowded: false,
             index: None,
             reported: None,

@@ -18,6 +18,7 @@ use plan::sets::SetId;
 use tokio::time::Instant;
 
 use super::Auditor;
+use super::large_sets::LargeSetRequest;
 use crate::kernel::worker::WorkerGone;
 use crate::kernel::{DriftCheck, KernelRead, processor_time};
 use crate::reconcile::READ_RETRY;
@@ -160,8 +161,7 @@ impl Expected {
                 for (set, number) in
                     sets.iter().filter_map(|set| found.set_entries.get_key_value(set))
                 {
-                    let foreign = i64::from(*number) - n_own_entries(cx, *set);
-                    self.foreign_entries.insert(*set, foreign);
+                    self.learn_entries(*set, i64::from(*number) - n_own_entries(cx, *set));
                 }
             }
             AuditedPart::RuleSet(family) if cx.leads_by_rules() => {
@@ -172,6 +172,11 @@ impl Expected {
             }
             AuditedPart::Addresses | AuditedPart::VirtualServers(_) => {}
         }
+    }
+
+    /// Learns that a set is in order with so many entries that are not ours.
+    pub(super) fn learn_entries(&mut self, set: SetId, n_foreign: i64) {
+        self.foreign_entries.insert(set, n_foreign);
     }
 
     /// Learns that a family's rules are in order that seemed touched, and that it took this long to see.
@@ -244,6 +249,12 @@ impl Auditor {
                 && cx.balances_by(Mode::Ipvs)
             {
                 writer.begin_rule_repair(cx, family);
+                continue;
+            }
+            if let Some(set) = part.large_set(cx.planner.desired()) {
+                let n_entries = found.set_entries.get(&set).map(|n| i64::from(*n));
+                let n_foreign = n_entries.map(|n| n - n_own_entries(cx, set));
+                self.large_sets.begin(cx, writer, LargeSetRequest { set, n_foreign });
                 continue;
             }
             let started = Instant::now();

@@ -132,6 +132,11 @@ impl Schedule {
         next.min(self.next_drift_check).max(self.paused)
     }
 
+    /// Returns the time of the next drift check.
+    pub(super) fn next_drift_check(&self) -> Instant {
+        self.next_drift_check.max(self.paused)
+    }
+
     /// Notes the duration of a drift check, and its processor time. A single long one changes nothing.
     pub(super) fn drift_check_ended(
         &mut self,

@@ -21,7 +21,7 @@ impl Writer {
         compared: Option<&AuditedPart>,
     ) -> Result<bool, WorkerGone> {
         if let Some(part) = compared {
-            self.resolve_part(cx, part, &ops);
+            self.resolve_part(cx, part, &ops, None);
         }
         let ops = self.not_put_off(ops);
         if ops.is_empty() {
@@ -40,15 +40,25 @@ impl Writer {
         Ok(is_drift)
     }
 
-    /// Resolves what is pending of a part and needs none of these operations.
-    fn resolve_part(&mut self, cx: &Context, part: &AuditedPart, ops: &[Op]) {
+    /// Resolves what is pending of a part and needs none of these operations. `n_writes`: the part was
+    /// read after that many writes, and later ones are not in the reading.
+    pub(in crate::reconcile) fn resolve_part(
+        &mut self,
+        cx: &Context,
+        part: &AuditedPart,
+        ops: &[Op],
+        n_writes: Option<u64>,
+    ) {
         if self.retry_queue.is_empty() {
             return;
         }
         let wrong: HashSet<Subject> = ops.iter().map(Op::subject).collect();
         let pending = self.retry_queue.iter().map(|(subject, _)| *subject);
+        let is_later = |subject: &Subject| {
+            n_writes.is_some_and(|n_writes| self.recent.is_written_after(subject, n_writes))
+        };
         let in_order: Vec<Subject> =
-            pending.filter(|subject| part.has(subject) && !wrong.contains(subject)).collect();
+            pending.filter(|it| part.has(it) && !wrong.contains(it) && !is_later(it)).collect();
         self.resolve(cx, &in_order);
     }
 

@@ -218,13 +218,18 @@ fn seventy_thousand_entries_in_sets_that_began_with_room_for_fewer() {
             ops.extend(adding(set, entries(set, 70_000).skip(65_536)));
             let begun = Instant::now();
             let (growth, rest) = ops.split_at(1);
+            // The kernel does not swap a set while it is being listed: the growth waits for that.
+            let reader = linux.set_reader();
+            let beside = thread::spawn(move || reader.read_set(set));
             all_done(&mut linux, growth);
+            assert!(beside.join().unwrap().unwrap().is_some());
             println!("{set}: 65,536 entries to room for 131,072: {:?}", begun.elapsed());
             all_done(&mut linux, rest);
 
             let there = linux.read_set(set).unwrap().unwrap();
             assert_eq!(there.capacity, Capacity::new(131_072));
             assert_eq!(there.entries, entries(set, 70_000).collect(), "{set}");
+            assert_eq!(linux.set_reader().read_set(set), Ok(Some(there)), "{set}");
             assert_eq!(left_beside(linux.ipset.as_mut().unwrap()), [""; 0]);
         }
     });
