@@ -1,4 +1,4 @@
-//! How long changes wait beside what holds others up: `--held-up`.
+//! Delays of changes beside what could hold them up: `--held-up`.
 //!
 //! - A Service of 5,000 endpoints and ten ports, one of whose slices changes every 50 ms: until each of its
 //!   ports has the change, and until other Services have theirs.

@@ -53,8 +53,8 @@ struct Arguments {
     /// Measure mode iptables beside mode ipvs and a bare iptables-restore.
     #[arg(long)]
     modes: bool,
-    /// Measure how long changes wait beside a large Service that goes on changing, and beside a change of
-    /// the scheduler.
+    /// Measure delays of changes beside a large Service that changes again and again, and beside a change
+    /// of the scheduler.
     #[arg(long, conflicts_with = "modes")]
     held_up: bool,
     #[command(flatten)]

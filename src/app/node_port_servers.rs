@@ -1,4 +1,4 @@
-//! Observer that says what NodePorts at many addresses of this node take.
+//! Observer that warns of NodePorts at very many addresses of this node.
 
 use std::time::Duration;
 

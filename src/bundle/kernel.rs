@@ -121,7 +121,7 @@ fn addresses() -> Result<String, netlink::Error> {
             found.index, found.scope
         );
     }
-    for route in Routes::open()?.ours()? {
+    for route in Routes::open()?.ours()?.all {
         let _ = writeln!(text, "local route of ours: {route}");
     }
     Ok(text)

@@ -43,7 +43,8 @@ pub struct Happened {
     pub others: bool,
     /// Addresses that were removed from `kube-ipvs0`, by us or by another program.
     pub taken: HashSet<IpAddr>,
-    /// The interface, a local route of ours or a routing rule that leads to it was removed, more addresses were removed than can be
+    /// The interface, a local route of ours or a routing rule that leads to it was removed, more
+    /// addresses were removed than can be
     /// named, or notifications were lost.
     pub anything: bool,
 }

@@ -122,7 +122,7 @@ impl Leftovers {
             local_addresses: others.iter().map(|address| address.address).collect(),
             virtual_servers: self.read_virtual_servers()?,
             sets,
-            routes: self.routes.ours().map_err(unread)?,
+            routes: self.routes.ours().map_err(unread)?.all,
             // Rules and chains are found by their text: `cleanup::rules`.
             rule_sets: HashSet::default(),
             chains: HashMap::default(),

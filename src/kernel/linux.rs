@@ -321,12 +321,12 @@ impl Kernel for Linux {
         let (ours, others): (Vec<LinkAddress>, Vec<LinkAddress>) =
             addresses.into_iter().partition(|address| Some(address.index) == index);
         let ours = ours.iter().filter(|address| !address.is_link_local_v6());
-        let [routes, incomplete_routes] = self.read_routes()?;
+        let routes = self.read_routes()?;
         Ok(Addresses {
             link: index.is_some(),
             bound: ours.map(|address| address.address).collect(),
-            routes,
-            incomplete_routes,
+            routes: routes.all,
+            incomplete_routes: routes.incomplete,
             local: others.iter().map(|address| address.address).collect(),
         })
     }

@@ -283,7 +283,7 @@ pub struct ReadError {
     pub what: String,
     /// Reason that the kernel, or a program, gave.
     pub reason: String,
-    /// True if it is another program's, under a name of ours: it is so until somebody removes it.
+    /// True if it is another program's, under a name of ours: retrying does not help until that is removed.
     pub is_foreign: bool,
 }
 

@@ -6,8 +6,8 @@
 //! net/ipv4/fib_frontend.c), and the kernel takes routes of IPv6 only for an interface that is up
 //! (`fib6_nh_init` in net/ipv6/route.c), which ours is not.
 //!
-//! Where other programs' routing rules come before the one of the table `local`, each route to a network
-//! has a routing rule of ours as well: see [`routing_rule`](super::routing_rule).
+//! Each route to a network has a routing rule of ours as well if other programs' rules come before that of
+//! the table `local`: see [`routing_rule`](super::routing_rule).
 //!
 //! Source: include/uapi/linux/rtnetlink.h.
 
@@ -18,6 +18,7 @@ use netlink::{Batch, DecodeError, Error, Protocol, Socket, attributes};
 use plan::hash::HashSet;
 use plan::model::Family;
 use rustix::io::Errno;
+use tracing::warn;
 
 use super::routing_rule::{self, RoutingRule, RuleBatch};
 
@@ -29,7 +30,7 @@ const NLM_F_CREATE: u16 = 0x400;
 const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
 const RTA_PREFSRC: u16 = 7;
-const RT_TABLE_LOCAL: u8 = 255;
+pub(super) const RT_TABLE_LOCAL: u8 = 255;
 const RT_SCOPE_HOST: u8 = 254;
 const RTN_LOCAL: u8 = 2;
 /// Protocol of our routes and routing rules: none of the header's `RTPROT_…`, nor of iproute2's `rt_protos`.
@@ -46,6 +47,15 @@ const HEADER: usize = 12;
 #[derive(Debug)]
 pub(crate) struct Routes {
     socket: Socket,
+}
+
+/// Networks with a local route or a routing rule of ours.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct OurRoutes {
+    /// All of them.
+    pub(crate) all: HashSet<IpNet>,
+    /// Those that lack the route, or the rule although other programs' rules come first.
+    pub(crate) incomplete: HashSet<IpNet>,
 }
 
 /// Routes to add or remove, in order, in one batch.
@@ -66,33 +76,22 @@ impl Routes {
         Ok(Self { socket })
     }
 
-    /// Networks of both families with a local route or a routing rule of ours.
-    pub(crate) fn ours(&mut self) -> Result<HashSet<IpNet>, Error> {
-        Ok(self.of_ours()?.into_iter().collect())
-    }
-
-    /// Those of them that lack the route, or the rule although other programs' rules come first.
-    pub(crate) fn incomplete(&mut self) -> Result<HashSet<IpNet>, Error> {
+    /// Our routes of both families.
+    pub(crate) fn ours(&mut self) -> Result<OurRoutes, Error> {
         let routed: HashSet<IpNet> = self.routed()?.into_iter().collect();
-        let mut incomplete = HashSet::default();
+        let (mut all, mut incomplete) = (routed.clone(), HashSet::default());
         for family in Family::BOTH {
             let rules = routing_rule::list(&mut self.socket, family)?;
             let ruled = ruled(&rules);
-            incomplete.extend(ruled.iter().filter(|network| !routed.contains(network)));
+            incomplete.extend(ruled.difference(&routed));
             if routing_rule::before_local(&rules).is_some() {
-                let of_family = routed.iter().filter(|it| Family::of_net(it) == family);
-                incomplete.extend(of_family.filter(|it| needs_rule(it) && !ruled.contains(it)));
+                let is_of_family = |it: &&IpNet| Family::of_net(it) == family;
+                let unruled = routed.difference(&ruled).filter(is_of_family);
+                incomplete.extend(unruled.filter(|it| needs_rule(it)));
             }
+            all.extend(ruled);
         }
-        Ok(incomplete)
-    }
-
-    fn of_ours(&mut self) -> Result<Vec<IpNet>, Error> {
-        let mut found = self.routed()?;
-        for family in Family::BOTH {
-            found.extend(ruled(&routing_rule::list(&mut self.socket, family)?));
-        }
-        Ok(found)
+        Ok(OurRoutes { all, incomplete })
     }
 
     fn routed(&mut self) -> Result<Vec<IpNet>, Error> {
@@ -123,35 +122,47 @@ impl Routes {
     /// each of its routes.
     pub(crate) fn send(&mut self, batch: &RouteBatch) -> Result<Vec<Result<(), Error>>, Error> {
         let mut results = self.socket.send(&batch.batch)?;
-        let mut rules = RuleBatch::default();
-        let mut places = Vec::new();
+        let (rules, places) = self.rules_of(batch)?;
+        for (place, sent) in places.into_iter().zip(self.socket.send(rules.batch())?) {
+            if let (Err(error), Some(result)) = (sent, results.get_mut(place))
+                && let Some((network, is_added)) = batch.networks.get(place)
+            {
+                let verb = if *is_added { "add" } else { "remove" };
+                warn!(
+                    "cannot {verb} the routing rule to {network} for its local route: {error}; retries \
+                     both"
+                );
+                *result = Err(error);
+            }
+        }
+        Ok(results)
+    }
+
+    /// Returns the routing rules that are to be added or removed with routes, and the place of each one's
+    /// route in the batch.
+    fn rules_of(&mut self, batch: &RouteBatch) -> Result<(RuleBatch, Vec<usize>), Error> {
+        let (mut rules, mut places) = (RuleBatch::default(), Vec::new());
         for family in Family::BOTH {
-            let is_of_family =
-                |network: &IpNet| Family::of_net(network) == family && needs_rule(network);
             let each = batch.networks.iter().enumerate();
-            let of_family: Vec<_> =
-                each.filter(|(_, (network, _))| is_of_family(network)).collect();
-            if of_family.is_empty() {
+            let with_rules: Vec<(usize, IpNet, bool)> = each
+                .map(|(place, (network, is_added))| (place, *network, *is_added))
+                .filter(|(_, it, _)| Family::of_net(it) == family && needs_rule(it))
+                .collect();
+            if with_rules.is_empty() {
                 continue;
             }
             let found = routing_rule::list(&mut self.socket, family)?;
             let (ruled, is_needed) = (ruled(&found), routing_rule::before_local(&found).is_some());
-            for (place, (network, is_added)) in of_family {
-                match (is_added, ruled.contains(network)) {
-                    (true, false) if is_needed => rules.add(*network),
-                    (false, true) => rules.remove(*network),
+            for (place, network, is_added) in with_rules {
+                match (is_added, ruled.contains(&network)) {
+                    (true, false) if is_needed => rules.add(network),
+                    (false, true) => rules.remove(network),
                     _ => continue,
                 }
                 places.push(place);
             }
         }
-        for (place, refused) in places.into_iter().zip(self.socket.send(rules.batch())?) {
-            // A route that is gone already may have left its rule behind.
-            if let (Some(result), Err(error)) = (results.get_mut(place), refused) {
-                *result = Err(error);
-            }
-        }
-        Ok(results)
+        Ok((rules, places))
     }
 
     pub(crate) fn traffic(&self) -> netlink::Traffic {
@@ -331,7 +342,6 @@ mod tests {
 
     #[test]
     fn this_machine_has_no_route_of_ours() {
-        let mut routes = Routes::open().unwrap();
-        assert!(routes.ours().unwrap().is_empty() && routes.incomplete().unwrap().is_empty());
+        assert_eq!(Routes::open().unwrap().ours().unwrap(), OurRoutes::default());
     }
 }

@@ -13,7 +13,7 @@ use ipnet::IpNet;
 use netlink::{Batch, DecodeError, Error, Socket, attributes};
 use plan::model::Family;
 
-use super::route::{AF_INET, AF_INET6, PROTOCOL, is_nothing, number};
+use super::route::{AF_INET, AF_INET6, PROTOCOL, RT_TABLE_LOCAL, is_nothing, number};
 
 const RTM_NEWRULE: u16 = 32;
 const RTM_DELRULE: u16 = 33;
@@ -36,8 +36,7 @@ const HEADER: usize = 12;
 pub(crate) const PREFERENCE: u32 = 1;
 
 /// The table of local addresses.
-const TABLE_LOCAL: u32 = 255;
-const SHORT_TABLE_LOCAL: u8 = 255;
+const TABLE_LOCAL: u32 = RT_TABLE_LOCAL as u32;
 
 /// A routing rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,7 +122,7 @@ impl RuleBatch {
     fn push(&mut self, request: u16, flags: u16, network: IpNet) {
         let (family, length) = (number(Family::of_net(&network)), network.prefix_len());
         self.0.push(request, flags, |message| {
-            let header = [family, length, 0, 0, SHORT_TABLE_LOCAL, 0, 0, TO_TABLE];
+            let header = [family, length, 0, 0, RT_TABLE_LOCAL, 0, 0, TO_TABLE];
             message.body().extend_from_slice(&header);
             message.body().extend_from_slice(&[0; HEADER - 8]);
             let mut attributes = message.attributes();

@@ -136,8 +136,14 @@ fn a_route_that_another_program_removes_is_put_back() {
 #[test]
 fn a_routing_rule_before_the_table_local_leads_no_client_past_ipvs() {
     let bed = mk_bed();
-    let rules = || bed.tool("ip", &["-4", "rule", "show"]);
-    let ours = "1:\tfrom all to 10.96.0.0/16 lookup local proto 107";
+    let rules = || {
+        let of_family = |family| bed.tool("ip", &[family, "rule", "show"]);
+        [of_family("-4"), of_family("-6")].concat()
+    };
+    let has_ours = || {
+        let of = |network: &str| format!("1:\tfrom all to {network} lookup local proto 107");
+        rules().contains(&of("10.96.0.0/16")) && rules().contains(&of("fd00:96::/112"))
+    };
     // Such pods know their gateway's hardware address: the node does not answer for it either then.
     let gateway = bed.tool("ip", &["-brief", "link", "show", "cni0"]);
     let gateway = gateway.split_whitespace().nth(2).unwrap();
@@ -150,20 +156,29 @@ fn a_routing_rule_before_the_table_local_leads_no_client_past_ipvs() {
         "rule add pref 20 lookup local",
         "rule add pref 10 iif cni0 lookup 101",
         "rule del pref 0",
+        "-6 route add unreachable default table 101",
+        "-6 route add fd00:244:1::/64 dev cni0 table 101",
+        "-6 rule add pref 20 lookup local",
+        "-6 rule add pref 10 iif cni0 lookup 101",
+        "-6 rule del pref 0",
     ] {
         bed.tool("ip", &line.split(' ').collect::<Vec<_>>());
     }
-    let asked =
-        |bed: &Bed| bed.ask(&bed.pod(1, 2).namespace, Protocol::Tcp, (ip(SERVED[0]), 80), 4);
+    let assert_led = || {
+        for target in SERVED {
+            let tally = bed.ask(&bed.pod(1, 2).namespace, Protocol::Tcp, (ip(target), 80), 4);
+            assert_shares(&tally, &[("pod1-1", 2), ("pod2-1", 2)]);
+        }
+    };
     let configuration = bed.configuration("routes", ROUTES);
     let proxy = bed.start(&["--config", &configuration]);
-    assert!(rules().contains(ours), "{}", rules());
-    assert_shares(&asked(&bed), &[("pod1-1", 2), ("pod2-1", 2)]);
+    assert!(has_ours(), "{}", rules());
+    assert_led();
     // What another program removes is put back.
     bed.tool("ip", &["rule", "del", "pref", "1"]);
-    bed.tool("ip", &["addr", "add", "192.168.0.88/24", "dev", "eth0"]);
-    bed.wait_until("the rule is there again", || rules().contains(ours));
-    assert_shares(&asked(&bed), &[("pod1-1", 2), ("pod2-1", 2)]);
+    bed.tool("ip", &["-6", "rule", "del", "pref", "1"]);
+    bed.wait_until("the rules are there again", has_ours);
+    assert_led();
     proxy.stop().unwrap();
     // Cleanup takes it as well, and without routes it is said what is wrong.
     let outcome = bed.node().enter(|| cleanup::all(&Settings::new(""))).unwrap();
@@ -171,10 +186,12 @@ fn a_routing_rule_before_the_table_local_leads_no_client_past_ipvs() {
     assert!(!rules().contains("proto 107"), "{}", rules());
     let log = bed.start(&[]).stop().unwrap();
     assert!(log.contains("comes before the one of the table local"), "{log}");
-    for line in ["rule add pref 0 lookup local", "rule del pref 10", "rule del pref 20"] {
-        bed.tool("ip", &line.split(' ').collect::<Vec<_>>());
+    for family in ["-4", "-6"] {
+        for line in ["rule add pref 0 lookup local", "rule del pref 10", "rule del pref 20"] {
+            let words: Vec<&str> = [family].into_iter().chain(line.split(' ')).collect();
+            bed.tool("ip", &words);
+        }
     }
-    bed.tool("ip", &["addr", "del", "192.168.0.88/24", "dev", "eth0"]);
 }
 
 #[test]

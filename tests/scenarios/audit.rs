@@ -29,16 +29,6 @@ async fn in_sync(count: u16) -> World {
     World::in_sync(&services).await
 }
 
-/// Does this damage, and returns the time until the kernel is again as it was before.
-async fn time_until_whole(world: &mut World, damage: impl FnOnce(&mut Actual)) -> Duration {
-    let before = world.fake.actual();
-    let started = Instant::now();
-    world.fake.disturb(damage);
-    assert_ne!(world.fake.actual(), before);
-    world.until("whole", |_, actual| *actual == before).await;
-    started.elapsed()
-}
-
 fn stranger_at(address: [u8; 4], port: u16) -> (Frontend, ActualVirtualServer) {
     let frontend = Frontend { address: address.into(), protocol: Protocol::Tcp, port };
     let theirs = ActualVirtualServer { server: None, real_servers: [].into_iter().collect() };
@@ -72,7 +62,7 @@ async fn whatever_is_flushed_is_back_within_two_seconds() {
     ];
     let mut world = in_sync(300).await;
     for (what, damage) in damages {
-        let took = time_until_whole(&mut world, damage).await;
+        let took = world.time_until_whole(damage).await;
         assert!(took <= 2 * SECOND, "{what}: {took:?}");
         world.compared().await;
     }
@@ -83,7 +73,7 @@ async fn whatever_is_flushed_is_back_within_two_seconds() {
 async fn flushed_addresses_are_reported_and_put_back_at_once() {
     let mut world = in_sync(3).await;
     world.addresses.report(|happened| happened.anything = true);
-    let took = time_until_whole(&mut world, |actual| actual.addresses.clear()).await;
+    let took = world.time_until_whole(|actual| actual.addresses.clear()).await;
     assert!(took <= SECOND, "{took:?}");
 }
 
@@ -92,7 +82,7 @@ async fn a_virtual_server_at_our_address_goes_and_one_elsewhere_stays() {
     let mut world = in_sync(3).await;
     let (ours, theirs) = stranger_at([10, 96, 0, 1], 81);
     let insert = |actual: &mut Actual| drop(actual.virtual_servers.insert(ours, theirs));
-    let took = time_until_whole(&mut world, insert).await;
+    let took = world.time_until_whole(insert).await;
     assert!(took <= 2 * SECOND, "{took:?}");
 
     world.compared().await;
@@ -111,7 +101,7 @@ async fn a_virtual_server_at_our_address_goes_and_one_elsewhere_stays() {
 async fn what_only_the_audit_can_see_is_found_within_a_pass() {
     let mut world = in_sync(300).await;
     for number in [1, 77, 300] {
-        let took = time_until_whole(&mut world, |it| delete_real_server(it, number, 1)).await;
+        let took = world.time_until_whole(|it| delete_real_server(it, number, 1)).await;
         assert!(took <= TWO_PASSES, "{took:?}");
     }
     let swap = |actual: &mut Actual| {
@@ -120,7 +110,7 @@ async fn what_only_the_audit_can_see_is_found_within_a_pass() {
         let (other, _) = stranger_at([10, 99, 0, 1], 1);
         entries.insert(Entry::AddressPort(other));
     };
-    let took = time_until_whole(&mut world, swap).await;
+    let took = world.time_until_whole(swap).await;
     assert!(took <= TWO_PASSES, "{took:?}");
 }
 
@@ -132,7 +122,7 @@ async fn what_stands_beside_an_excess_address_goes_with_it() {
         actual.addresses.insert(frontend.address);
         actual.virtual_servers.insert(frontend, theirs);
     };
-    let took = time_until_whole(&mut world, add).await;
+    let took = world.time_until_whole(add).await;
     assert!(took <= TWO_PASSES, "{took:?}");
 }
 
@@ -146,7 +136,7 @@ async fn a_kernel_that_does_not_count_is_listed_once_a_pass() {
         actual.virtual_servers.remove(&frontend(9, Protocol::Tcp));
         actual.virtual_servers.insert(ours, theirs);
     };
-    let took = time_until_whole(&mut world, damage).await;
+    let took = world.time_until_whole(damage).await;
     assert!(took <= TWO_PASSES, "{took:?}");
     world.compared().await;
     let (passes, listed) = (world.now().passes, world.fake.looks().frontends);
@@ -165,7 +155,7 @@ async fn where_something_is_wrong_the_rest_is_looked_at_without_a_pause() {
             delete_real_server(actual, number, 2);
         }
     };
-    let took = time_until_whole(&mut world, damage).await;
+    let took = world.time_until_whole(damage).await;
     assert!(took <= 2 * SECOND, "{took:?}");
     world.compared().await;
     // The last of these may have begun before the damage was whole.
@@ -267,7 +257,7 @@ async fn odd_periods_are_harmless() {
             assert!((59..=61).contains(&started.elapsed().as_secs()), "{:?}", started.elapsed());
         }
         let clear = |actual: &mut Actual| actual.virtual_servers.clear();
-        let took = time_until_whole(&mut world, clear).await;
+        let took = world.time_until_whole(clear).await;
         assert!(took <= 2 * SECOND, "{period:?}: {took:?}");
     }
 }
@@ -298,7 +288,7 @@ async fn rules_that_cannot_be_read_leave_those_of_the_other_family_alone() {
     assert_eq!((world.now().pending, world.now().has_pending_prerequisite), (1, true));
     assert!(real_server(&world.fake.actual(), &frontend(1, Protocol::Tcp), 1).is_some());
     let cleared = |actual: &mut Actual| assert!(actual.rule_sets.remove(&Family::V4));
-    assert!(time_until_whole(&mut world, cleared).await <= 2 * SECOND);
+    assert!(world.time_until_whole(cleared).await <= 2 * SECOND);
     world.fake.interfere(|_, _| FakeAnswer::Honest);
     world.until("in order", |status, _| status.pending == 0).await;
     world.assert_converged(&[]);
@@ -325,7 +315,7 @@ async fn what_cannot_be_read_keeps_nothing_else_from_being_compared() {
     });
     world.fake.disturb(|actual| actual.rule_sets.clear());
     world.until("unreadable", |status, _| status.failed_readings >= 2).await;
-    let took = time_until_whole(&mut world, |actual| actual.virtual_servers.clear()).await;
+    let took = world.time_until_whole(|actual| actual.virtual_servers.clear()).await;
     assert!(took <= 2 * SECOND, "{took:?}");
     world.until("unreadable for a while", |status, _| status.failed_readings >= 5).await;
     let at = frontend(2, Protocol::Tcp);
@@ -416,7 +406,7 @@ async fn what_was_refused_stays_pending_whatever_else_is_done_about_it() {
 async fn one_that_cannot_be_read_keeps_no_other_from_being_compared() {
     let mut world = in_sync(100).await;
     world.fake.spoil(frontend(7, Protocol::Tcp));
-    let took = time_until_whole(&mut world, |actual| delete_real_server(actual, 8, 1)).await;
+    let took = world.time_until_whole(|actual| delete_real_server(actual, 8, 1)).await;
     assert!(took <= TWO_PASSES, "{took:?}");
     // A change is written to it all the same, and what is wrong with it is repaired when it can be
     // read.

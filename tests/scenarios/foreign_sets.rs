@@ -91,7 +91,7 @@ async fn no_entry_is_written_to_it() {
     assert!(world.now().has_pending_prerequisite);
 }
 
-/// Nobody knows when the other program's set goes; a set that could not be read for a moment tells whose
+/// The other program's set may never go; a set that could not be read for a moment tells whose
 /// virtual servers are.
 #[tokio::test(start_paused = true)]
 async fn leaving_ipvs_ends_beside_such_a_set_and_not_because_of_one_that_is_unread_for_a_moment() {

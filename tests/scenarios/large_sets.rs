@@ -13,7 +13,6 @@ use plan::model::{EndpointSlice, Family, Protocol, Service, ServiceKind};
 use plan::op::Op;
 use plan::sets::{SetId, SetKind};
 use tokio::sync::OwnedMutexGuard;
-use tokio::time::Instant;
 
 use crate::world::{World, frontend, real_server, service, slice, tcp};
 
@@ -59,16 +58,6 @@ async fn reading_begins(world: &World) -> OwnedMutexGuard<()> {
         tokio::time::advance(Duration::from_millis(10)).await;
     }
     held
-}
-
-/// Does this damage, and returns the time until the kernel is again as it was before.
-async fn time_until_whole(world: &mut World, damage: impl FnOnce(&mut Actual)) -> Duration {
-    let before = world.fake.actual();
-    let started = Instant::now();
-    world.fake.disturb(damage);
-    assert_ne!(world.fake.actual(), before);
-    world.until("whole", |_, actual| *actual == before).await;
-    started.elapsed()
 }
 
 fn remove_some(actual: &mut Actual, count: usize) {
@@ -160,14 +149,14 @@ async fn whatever_happens_to_it_is_repaired() {
         ("destroyed", n_entries + 1, |actual| drop(actual.sets.remove(&LARGE))),
     ];
     for (what, n_changes, damage) in damages {
-        let took = time_until_whole(&mut world, damage).await;
+        let took = world.time_until_whole(damage).await;
         assert!(took <= Duration::from_secs(2), "{what}: {took:?}");
         world.compared().await;
         drift += n_changes as u64;
         assert_eq!(world.now().drift_repaired, drift, "{what}");
     }
     assert_eq!(world.now().failures, 0);
-    let took = time_until_whole(&mut world, swap_one).await;
+    let took = world.time_until_whole(swap_one).await;
     assert!(took <= TWO_PASSES, "{took:?}");
 }
 

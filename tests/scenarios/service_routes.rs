@@ -89,7 +89,7 @@ fn n_bound(actual: &Actual) -> usize {
     actual.addresses.len()
 }
 
-/// What differs from the plan is pending, as `kube-ipvs diff` has it.
+/// Asserts that all differences from the plan that `kube-ipvs diff` has are pending.
 async fn assert_is_nothing_but_pending(world: &World) {
     let reader = KernelReader::new(world.fake.copy());
     let compared = Comparison::new(world.inquiries.clone(), reader).run().await.unwrap();

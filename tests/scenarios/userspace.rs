@@ -307,7 +307,7 @@ async fn from_iptables_the_other_modes_rules_lead_until_the_relay_does() {
     assert_eq!(ports(&after, CONTAINER), [40_001]);
 }
 
-/// Whatever becomes of the cleanup: portals come before the rules of iptables mode.
+/// Portals come before the rules of iptables mode, also if the cleanup of other modes fails.
 #[tokio::test(start_paused = true)]
 async fn to_iptables_the_portals_lead_until_the_chains_are_there_and_then_go() {
     let services = [tcp(1, &[1, 2]), tcp(2, &[])];

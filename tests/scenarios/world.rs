@@ -204,6 +204,16 @@ impl World {
         self.until("compared", |status, _| status.passes >= passes + 2).await;
     }
 
+    /// Does this damage, and returns the time until the kernel is again as it was before.
+    pub(crate) async fn time_until_whole(&mut self, damage: impl FnOnce(&mut Actual)) -> Duration {
+        let before = self.fake.actual();
+        let started = Instant::now();
+        self.fake.disturb(damage);
+        assert_ne!(self.fake.actual(), before);
+        self.until("whole", |_, actual| *actual == before).await;
+        started.elapsed()
+    }
+
     pub(crate) fn now(&self) -> Status {
         *self.status.borrow()
     }

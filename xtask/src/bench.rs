@@ -93,7 +93,7 @@ enum Measurement {
     AtScale,
     /// Mode iptables beside mode ipvs and a bare iptables-restore, printed.
     Modes,
-    /// How long changes wait beside a large Service that goes on changing, and beside a change of the
+    /// Delays of changes beside a large Service that changes again and again, and beside a change of the
     /// scheduler, printed.
     HeldUp,
     /// The program's memory and processor time, fed by an API server.

@@ -1,4 +1,4 @@
-//! What it takes to serve NodePorts at many addresses of the node.
+//! Counts of the virtual servers that NodePorts take, and of the addresses that they are at.
 
 use std::net::IpAddr;
 
@@ -19,7 +19,7 @@ pub struct NodePortAddressCount {
 // === impl Planner ===
 
 impl Planner {
-    /// Number of virtual servers for NodePorts in mode ipvs. Costs the same however many there are.
+    /// Number of virtual servers for NodePorts in mode ipvs. Looks at each address, and at no Service.
     #[must_use]
     pub fn n_node_port_servers(&self) -> usize {
         let of_family = |family: Family| {

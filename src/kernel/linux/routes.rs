@@ -3,13 +3,12 @@
 use std::collections::BTreeMap;
 
 use ipnet::IpNet;
-use plan::hash::HashSet;
 use plan::model::Family;
 use plan::op::Op;
 use rustix::io::Errno;
 
 use super::super::link::{LinkAddress, Links};
-use super::super::route::{RouteBatch, Routes};
+use super::super::route::{OurRoutes, RouteBatch, Routes};
 use super::{Linux, ReadError, Refusal};
 
 /// Routes and addresses that make service addresses local to the node.
@@ -29,7 +28,7 @@ impl LocalServiceAddresses {
     /// # Errors
     /// When the kernel does not answer.
     pub fn read() -> Result<Self, netlink::Error> {
-        let mut routes: Vec<IpNet> = Routes::open()?.ours()?.into_iter().collect();
+        let mut routes: Vec<IpNet> = Routes::open()?.ours()?.all.into_iter().collect();
         routes.sort_unstable();
         routes.retain(|network| network.prefix_len() < network.max_prefix_len());
         let mut links = Links::open()?;
@@ -74,16 +73,8 @@ impl Linux {
         Ok(networks_of_others(index, &addresses))
     }
 
-    /// Networks with a local route or a routing rule of ours, and those of them that lack one of the two.
-    pub(super) fn read_routes(&mut self) -> Result<[HashSet<IpNet>; 2], ReadError> {
-        let unread = |error| ReadError::new("local routes", error);
-        let found = self.routes.ours().map_err(unread)?;
-        let incomplete = if found.is_empty() {
-            HashSet::default()
-        } else {
-            self.routes.incomplete().map_err(unread)?
-        };
-        Ok([found, incomplete])
+    pub(super) fn read_routes(&mut self) -> Result<OurRoutes, ReadError> {
+        self.routes.ours().map_err(|error| ReadError::new("local routes", error))
     }
 
     pub(super) fn apply_routes(&mut self, ops: &[Op]) -> Vec<Result<(), Refusal>> {

@@ -51,7 +51,7 @@ const FEATURES: [Feature; 12] = [
     filter(STATE, "xt_state", "-m state --state NEW"),
 ];
 
-/// What ports of SCTP need, and no other.
+/// The match that rules for ports of SCTP need, and no others.
 const SCTP: Feature = nat("sctp", "xt_sctp", "-p sctp -m sctp --dport 1");
 
 /// Features of the rules by which IPVS is shown copies of packets.

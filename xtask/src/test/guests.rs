@@ -23,7 +23,7 @@ use crate::vm::{host_packages, progress};
 use suites::MATRIX;
 pub(super) use suites::suites;
 
-/// What runs guests one after the other, beside others of its like. An emulated guest needs a processor of
+/// Thread that runs guests one after the other, beside other lanes. An emulated guest needs a processor of
 /// its own, or the deadlines in its tests pass; one in user mode waits for half of its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Lane {

@@ -61,8 +61,8 @@ const SWITCH: [&str; 8] = [
 /// many times longer. So the bed is user-mode-linux, with iptables for x_tables, and a part of it
 /// is done again in a virtual machine, with iptables for nf_tables.
 ///
-/// Of the kernel tier, what depends on a kernel's interfaces runs on the oldest and the newest, and what
-/// depends on programs and on what the host has, on the newest.
+/// Suites of the kernel tier run on the oldest and the newest kernel if they test a kernel's interfaces, and
+/// on the newest alone if they test programs, or a host that lacks something.
 const SUITES: [Suite; 15] = [
     // The longest first, so that no guest works alone at the end.
     Suite::new(Tier::Bed, "kube-ipvs", BED).only(&NFT).but(&NOT_WITH_NFT).shared_by(2),
