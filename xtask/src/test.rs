@@ -62,6 +62,29 @@ const SLOW: Duration = Duration::from_secs(10);
 /// this one takes 75 s, 4 s of them of processor time.
 const WAITING: [&str; 1] = ["kubernetes"];
 const THREADS_OF_WAITING: &str = "8";
+/// The short forms of the benches.
+const BENCHES: [guests::Check; 4] = [
+    guests::Check {
+        name: "at scale, the short form",
+        work: bench::short_form,
+        accel: AccelChoice::Uml,
+    },
+    guests::Check {
+        name: "modes, the short form",
+        work: bench::short_form_of_modes,
+        accel: AccelChoice::Uml,
+    },
+    guests::Check {
+        name: "held up, the short form",
+        work: bench::short_form_of_held_up,
+        accel: AccelChoice::Uml,
+    },
+    guests::Check {
+        name: "packets, the short form",
+        work: bench::short_form_of_packets,
+        accel: AccelChoice::Counted,
+    },
+];
 /// Options that leave out what needs a guest, a browser or Helm.
 const LEFT_OUT: [&str; 7] =
     ["--", "--skip", guests::INSIDE, "--skip", page::TESTS, "--skip", chart::TESTS];
@@ -141,7 +164,7 @@ pub(crate) fn run(arguments: &TestArguments) -> Result<ExitCode> {
             // Downloads and probes, which mostly wait, beside what is built.
             scope.spawn(|| guests::prepare(&suites, &kernels));
             outcomes.push(host(filter));
-            outcomes.push(properties(filter, "10000"));
+            outcomes.push(properties(filter, "4000"));
             if filter.is_none() {
                 outcomes.push(check("pages in a browser", page::check));
                 outcomes.push(check("chart and kustomization", chart::check));
@@ -151,19 +174,16 @@ pub(crate) fn run(arguments: &TestArguments) -> Result<ExitCode> {
     for architecture in [Architecture::Amd64, Architecture::Arm64] {
         let is_of = |suite: &&guests::Suite| suite.tier.architecture() == architecture;
         let suites: Vec<guests::Suite> = suites.iter().filter(is_of).copied().collect();
+        // They show that the benches work, and that the state is exact after every step, whatever they measure.
+        let has_benches =
+            wanted(Tier::Bed) && filter.is_none() && architecture == Architecture::Amd64;
+        let checks = if has_benches { &BENCHES[..] } else { &[] };
         if !suites.is_empty() {
-            outcomes.extend(guests::run(&suites, architecture, &kernels, filter)?);
+            outcomes.extend(guests::run(&suites, checks, architecture, &kernels, filter)?);
         }
     }
     if wanted(Tier::Arm64) && filter.is_none() {
         outcomes.push(check("demo on arm64", || demo::check(kernels.newest, Architecture::Arm64)));
-    }
-    // By itself: what it measures would be the others' otherwise.
-    if wanted(Tier::Bed) && filter.is_none() {
-        outcomes.push(check("at scale, the short form", bench::short_form));
-        outcomes.push(check("modes, the short form", bench::short_form_of_modes));
-        outcomes.push(check("held up, the short form", bench::short_form_of_held_up));
-        outcomes.push(check("packets, the short form", bench::short_form_of_packets));
     }
     Ok(summarise(&outcomes, filter.is_some(), started.elapsed()))
 }

@@ -16,8 +16,8 @@ use plan::trace::{Fate, Origin, Packet, Source};
 use plan::userspace::{ProxyPortState, RelayPort};
 use tokio::sync::mpsc;
 
-use super::row::{Client, Frontend, Outcome, Row, Seen};
-use super::trial::{Place, trials};
+use super::row::{Client, Frontend, Outcome, Seen};
+use super::trial::{Place, Trials};
 use super::world::World;
 use bed::addresses::{POD_RANGE_IPV4, POD_RANGE_IPV6};
 
@@ -49,12 +49,11 @@ struct Traced<'a> {
 }
 
 /// Requires that the outcome of every flow is foretold as the table has it. Returns what is foretold.
-pub(super) fn require_foretold(world: &World, rows: &[&[Row]]) -> Foretold {
+pub(super) fn require_foretold(world: &World, trials: &Trials) -> Foretold {
     let planners = [1, 2].map(|node| planner(world, node));
     let traced = Traced { world, planners, own_sources: RefCell::default() };
-    let trials = trials(rows, world.mode);
     let (mut foretold, mut wrong) = (Foretold::new(), Vec::new());
-    for (place, clients) in &trials {
+    for (place, clients) in trials {
         for (client, expected) in clients {
             let ends = traced.ends(*place, *client);
             if traced.is_as_expected(*place, *client, *expected, &ends) {

@@ -51,10 +51,8 @@ struct Failure {
     seen: String,
 }
 
-/// Tries all rows with each protocol and family: endpoints see the sources that were foretold. Returns
-/// how many flows that were.
-pub(super) fn try_all(world: &World, rows: &[&[Row]], foretold: &Foretold) -> usize {
-    let trials = trials(rows, world.mode);
+/// Tries them all: endpoints see the sources that were foretold. Returns how many flows that were.
+pub(super) fn try_all(world: &World, trials: &Trials, foretold: &Foretold) -> usize {
     let places: Vec<_> = trials.iter().collect();
     let groups = places.chunk_by(|(one, _), (other, _)| one.takes_turns_with(other, world.mode));
     let groups: Vec<_> = groups.collect();

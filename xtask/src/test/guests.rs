@@ -1,11 +1,10 @@
 //! Tests that need a real kernel: each program in a guest of its own, several guests side by side.
 
+mod lanes;
 mod suites;
 
 use std::path::{Path, PathBuf};
 use std::slice;
-use std::sync::Mutex;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -20,20 +19,9 @@ use crate::vm::guest::{Guest, GuestFile};
 use crate::vm::kernel::Kernel;
 use crate::vm::verdict::Verdict;
 use crate::vm::{host_packages, progress};
+use lanes::side_by_side;
 use suites::MATRIX;
 pub(super) use suites::suites;
-
-/// Thread that runs guests one after the other, beside other lanes. An emulated guest needs a processor of
-/// its own, or the deadlines in its tests pass; one in user mode waits for half of its time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Lane {
-    EmulatedFirst,
-    UserModeFirst,
-    UserModeOnly,
-}
-
-/// The lanes of a machine with two processors or more. One with a single processor has the first alone.
-const LANES: [Lane; 3] = [Lane::EmulatedFirst, Lane::UserModeFirst, Lane::UserModeOnly];
 
 /// Tests of one program.
 #[derive(Debug, Clone, Copy)]
@@ -57,9 +45,25 @@ pub(super) struct Suite {
     setup: &'static str,
 }
 
-/// Work of one guest.
+/// Work that has guests of its own, and is done beside the suites.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Check {
+    pub(super) name: &'static str,
+    pub(super) work: fn() -> Result<()>,
+    /// Kind of its guests.
+    pub(super) accel: AccelChoice,
+}
+
+/// Work of one lane at a time.
 #[derive(Debug)]
-struct Job {
+enum Job {
+    Tests(TestsJob),
+    Check(Check),
+}
+
+/// Tests in one guest.
+#[derive(Debug)]
+struct TestsJob {
     name: String,
     architecture: Architecture,
     kernel: Kernel,
@@ -80,6 +84,9 @@ pub(super) const INSIDE: &str = "tests::kernel::";
 const BED: Tests = Tests::Program("bed");
 /// Tests of the bed that have a long form.
 const LONG: [&str; 4] = ["disturbance::", "killed::", "load::", "rollout::"];
+/// Variable of the table of flows by which a virtual machine tries every fifth frontend: emulated, all take two
+/// minutes in each mode. No number of kinds is a multiple of five, so the sample has frontends of every kind.
+const FLOWS_SAMPLE: [&str; 2] = ["KUBE_IPVS_FLOWS_SAMPLE", "5"];
 /// Time limit of a guest.
 const LIMIT: Duration = Duration::from_secs(900);
 /// Time limit of a long form.
@@ -141,9 +148,10 @@ pub(super) fn prepare(suites: &[Suite], kernels: &Kernels) {
 }
 
 /// Builds suites of one architecture, then runs them: those of the kernel tier on all of its kernels, those
-/// of the bed on the newest in user mode, and otherwise on the first.
+/// of the bed on the newest in user mode, and otherwise on the first. These checks come last.
 pub(super) fn run(
     suites: &[Suite],
+    checks: &[Check],
     architecture: Architecture,
     kernels: &Kernels,
     filter: Option<&str>,
@@ -159,10 +167,11 @@ pub(super) fn run(
         for (kernel, suite) in suite.on(kernels) {
             for (number, share) in shares.iter().enumerate() {
                 let place = (shares.len() > 1).then_some((number + 1, shares.len()));
-                jobs.push(suite.job(kernel, program.clone(), share, place));
+                jobs.push(Job::Tests(suite.job(kernel, program.clone(), share, place)));
             }
         }
     }
+    jobs.extend(checks.iter().copied().map(Job::Check));
     Ok(side_by_side(&jobs, &built.daemon()?))
 }
 
@@ -175,7 +184,7 @@ pub(super) fn matrix(kernels: &[Kernel]) -> Result<Vec<Cell>> {
         for (column, suite) in &MATRIX {
             let (program, shares) = suite.programs(&built, None)?;
             for share in &shares {
-                jobs.push(suite.job(*kernel, program.clone(), share, None));
+                jobs.push(Job::Tests(suite.job(*kernel, program.clone(), share, None)));
                 places.push((*kernel, *column));
             }
         }
@@ -199,7 +208,7 @@ pub(super) fn soak(
     let program = built.tests("kube-ipvs", BED)?;
     let mut environment = vec![("KUBE_IPVS_SOAK".to_owned(), "1".to_owned())];
     environment.extend(seed.map(|seed| ("KUBE_IPVS_SEED".to_owned(), seed.to_string())));
-    let job = |kernel: Kernel, filter: &str| Job {
+    let job = |kernel: Kernel, filter: &str| TestsJob {
         name: format!("{} on {kernel}", filter.trim_end_matches(':')),
         architecture: Architecture::default(),
         kernel,
@@ -219,46 +228,9 @@ pub(super) fn soak(
             Some(only) if only.starts_with(form) => Some((kernel, only)),
             Some(only) => form.contains(only).then_some((kernel, form)),
         })
-        .map(|(kernel, filter)| job(kernel, filter))
+        .map(|(kernel, filter)| Job::Tests(job(kernel, filter)))
         .collect();
     Ok(side_by_side(&jobs, &built.daemon()?))
-}
-
-fn side_by_side(jobs: &[Job], daemon: &Path) -> Vec<SuiteResult> {
-    let processors = thread::available_parallelism().map_or(1, usize::from);
-    let lanes = if processors == 1 { &LANES[..1] } else { &LANES };
-    let waiting: Mutex<Vec<(usize, &Job)>> = Mutex::new(jobs.iter().enumerate().collect());
-    let done = Mutex::new(Vec::new());
-    thread::scope(|scope| {
-        for lane in lanes {
-            scope.spawn(|| {
-                loop {
-                    let next = waiting.lock().ok().and_then(|mut waiting| lane.take(&mut waiting));
-                    let Some((place, job)) = next else { return };
-                    let outcome = job.run(daemon, jobs.len() == 1);
-                    if let Ok(mut done) = done.lock() {
-                        done.push((place, outcome));
-                    }
-                }
-            });
-        }
-    });
-    let mut done = done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-    done.sort_by_key(|(place, _)| *place);
-    done.into_iter().map(|(_, outcome)| outcome).collect()
-}
-
-// === impl Lane ===
-
-impl Lane {
-    /// Takes the first of the jobs that are for this lane.
-    fn take<'jobs>(self, waiting: &mut Vec<(usize, &'jobs Job)>) -> Option<(usize, &'jobs Job)> {
-        let is_emulated = |(_, job): &(usize, &Job)| job.accel != AccelChoice::Uml;
-        let wants_emulated = self == Self::EmulatedFirst;
-        let preferred = waiting.iter().position(|it| is_emulated(it) == wants_emulated);
-        let any = (self != Self::UserModeOnly && !waiting.is_empty()).then_some(0);
-        preferred.or(any).map(|place| waiting.remove(place))
-    }
 }
 
 // === impl Suite ===
@@ -390,7 +362,7 @@ impl Suite {
         program: PathBuf,
         tests: &[String],
         share: Option<(usize, usize)>,
-    ) -> Job {
+    ) -> TestsJob {
         let mut name = format!("{} {}", self.package, self.tests);
         if let [only] = self.only {
             name += &format!(" {only}");
@@ -412,9 +384,22 @@ impl Suite {
         // One at a time: the guest has one processor, and a test's timing is then its own.
         let mut arguments = vec!["--test-threads=1".to_owned(), "--exact".to_owned()];
         arguments.extend_from_slice(tests);
-        let (accel, setup, environment) = (self.accel, self.setup, Vec::new());
+        let (accel, setup) = (self.accel, self.setup);
+        let is_sampled = self.tier == Tier::Bed && accel != AccelChoice::Uml;
+        let sample = FLOWS_SAMPLE.map(str::to_owned);
+        let environment = is_sampled.then(|| sample.into()).into_iter().collect();
         let limit = if self.tier == Tier::Switch { LONG_LIMIT } else { LIMIT };
-        Job { name, architecture, kernel, accel, program, arguments, environment, setup, limit }
+        TestsJob {
+            name,
+            architecture,
+            kernel,
+            accel,
+            program,
+            arguments,
+            environment,
+            setup,
+            limit,
+        }
     }
 }
 
@@ -434,7 +419,25 @@ fn tests_of(program: &Path, architecture: Architecture) -> Result<Vec<String>> {
 // === impl Job ===
 
 impl Job {
-    /// Runs the job in a guest. Its output comes at the end, unless it is alone: otherwise it would
+    fn accel(&self) -> AccelChoice {
+        match self {
+            Self::Tests(job) => job.accel,
+            Self::Check(check) => check.accel,
+        }
+    }
+
+    fn run(&self, daemon: &Path, alone: bool) -> SuiteResult {
+        match self {
+            Self::Tests(job) => job.run(daemon, alone),
+            Self::Check(check) => super::check(check.name, check.work),
+        }
+    }
+}
+
+// === impl TestsJob ===
+
+impl TestsJob {
+    /// Runs them in a guest. Its output comes at the end, unless it is alone: otherwise it would
     /// be mixed up with what others do at the same time.
     fn run(&self, daemon: &Path, alone: bool) -> SuiteResult {
         announce(&format!("{} begins", self.name));

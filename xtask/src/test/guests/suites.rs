@@ -5,34 +5,25 @@ use crate::build::Tests;
 use crate::test::Tier;
 use crate::test::matrix::Column;
 
-/// Tests of the bed that run with iptables for nf_tables too: rules and the packets that meet them.
-const NFT: [&str; 7] = [
-    "balance::",
-    "flows::",
-    "host::",
+/// Tests of the bed that run with iptables for nf_tables too: packets that meet rules, and the reading of rules.
+const NFT: [&str; 8] = [
+    "balance::every_frontend_",
+    "flows::every_flow_",
+    "flows::marks::",
+    "host::a_host_port_",
+    "host::a_start_",
     "masquerade::",
     "ownership::",
     "switch::rules::",
-    "tenures::connections_",
 ];
-/// Tests among them in which no packet meets a rule, and the one that the switch tier has: emulated,
-/// the relay takes three minutes.
-const NOT_WITH_NFT: [&str; 6] = [
-    "balance::an_unknown_",
-    "balance::every_scheduler_",
-    USERSPACE,
-    "host::a_folder_",
-    "host::sysctls_",
-    "host::without_the_capability_",
-];
-/// The table of flows in mode userspace.
-const USERSPACE: &str = "flows::every_flow_goes_where_the_table_says_in_mode_userspace";
+/// The one among them that the switch tier has alone: emulated, the relay takes three minutes.
+const NOT_WITH_NFT: [&str; 1] = ["flows::every_flow_goes_where_the_table_says_in_mode_userspace"];
 /// Tests beside the code that use no iptables.
 const WITHOUT_IPTABLES: [&str; 2] = ["kernel::conntrack::", "kernel::linux::grow::"];
 /// Tests of our rules beside those that only nft can show.
 const BESIDE_NFT: [&str; 1] = ["kernel::rules::tests::kernel::beside_nft::"];
 /// Tests beside the code that other suites have.
-const NOT_ON_EACH: [&str; 3] = [WITHOUT_IPTABLES[0], WITHOUT_IPTABLES[1], BESIDE_NFT[0]];
+const APART_INSIDE: [&str; 3] = [WITHOUT_IPTABLES[0], WITHOUT_IPTABLES[1], BESIDE_NFT[0]];
 /// Tests of the bed on a host that lacks something. They need a guest of their own.
 const LACKING: [&str; 1] = ["lacking::"];
 /// Tests of the bed that wait until modules can be unloaded: where others have run before, for as long as
@@ -42,7 +33,7 @@ const UNLOADING: [&str; 1] = ["host::sysctls_"];
 const COUNTERPART: &str = "ports_again::without_copies_";
 /// Tests of the bed that the guests of all others leave out.
 const APART: [&str; 3] = [LACKING[0], UNLOADING[0], COUNTERPART];
-/// Tests of the bed of a switch between modes, and of the mode that only this tier has on every kernel.
+/// Tests of the bed of a switch between modes, and of all flows, which only this tier has on every kernel.
 const SWITCH: [&str; 8] = [
     "leaving_ipvs::",
     "load::",
@@ -51,7 +42,7 @@ const SWITCH: [&str; 8] = [
     "switch::",
     "tenures::",
     "way_out::",
-    USERSPACE,
+    "flows::every_flow_",
 ];
 
 /// Every one of them is built with the feature `kernel-tests`, without which it does not exist, so
@@ -62,17 +53,19 @@ const SWITCH: [&str; 8] = [
 /// is done again in a virtual machine, with iptables for nf_tables.
 ///
 /// Suites of the kernel tier run on the oldest and the newest kernel if they test a kernel's interfaces, and
-/// on the newest alone if they test programs, or a host that lacks something.
+/// on the newest alone if they test what the program makes of these, other programs, or a host that lacks
+/// something. The matrix has the tests beside the code on every kernel.
 const SUITES: [Suite; 15] = [
     // The longest first, so that no guest works alone at the end.
     Suite::new(Tier::Bed, "kube-ipvs", BED).only(&NFT).but(&NOT_WITH_NFT).shared_by(2),
-    Suite::new(Tier::Bed, "kube-ipvs", BED).but(&APART).in_user_mode().shared_by(4),
+    Suite::new(Tier::Bed, "kube-ipvs", BED).but(&APART).in_user_mode().shared_by(6),
     Suite::new(Tier::Bed, "kube-ipvs", BED).only(&UNLOADING).in_user_mode(),
     Suite::new(Tier::Bed, "kube-ipvs-bed", Tests::Program("plain")),
-    Suite::new(Tier::Kernel, "kube-ipvs", Tests::Inside(INSIDE)).but(&NOT_ON_EACH),
+    Suite::new(Tier::Kernel, "kube-ipvs", Tests::Inside(INSIDE)).but(&APART_INSIDE).newest_only(),
     Suite::new(Tier::Kernel, "kube-ipvs", Tests::Inside(INSIDE)).only(&BESIDE_NFT).newest_only(),
     Suite::new(Tier::Kernel, "kube-ipvs", Tests::Inside(INSIDE))
         .only(&WITHOUT_IPTABLES)
+        .newest_only()
         .newest_in_user_mode(),
     Suite::new(Tier::Kernel, "kube-ipvs", BED).only(&LACKING).newest_only().newest_in_user_mode(),
     Suite::new(Tier::Kernel, "kube-ipvs", Tests::Program("cleanup")).newest_only(),

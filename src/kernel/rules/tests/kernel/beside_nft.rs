@@ -13,17 +13,20 @@ const STATES: &str = "ct state { established, related } accept";
 
 /// Tables and chains of such rules. The chain is made if it is not there.
 const PLACES: [(&str, &str); 8] = [
+    // One in each table.
     ("filter", "INPUT"),
+    ("nat", "POSTROUTING"),
+    ("mangle", "OUTPUT"),
     ("filter", "FORWARD"),
+    ("nat", "PREROUTING"),
     // Nothing leads to it.
     ("filter", "HOSTFW"),
-    ("nat", "POSTROUTING"),
-    ("nat", "PREROUTING"),
-    ("mangle", "OUTPUT"),
     // Chains of kube-ipvs, which are written whole.
     ("nat", "KUBE-MARK-MASQ"),
     ("filter", "KUBE-SERVICES"),
 ];
+/// Number of the first places that are in different tables.
+const TABLES: usize = 3;
 
 fn mk_constant(family: Family) -> RuleSet {
     let settings = RuleSetSettings::new(false, 14, LocalTraffic::Unknown, true).unwrap();
@@ -38,51 +41,63 @@ fn nft_family(family: Family) -> &'static str {
     }
 }
 
+/// The built-in chains of these places, which the first use of iptables makes.
+const BUILT_IN: &str = "*filter\n:INPUT ACCEPT\n:FORWARD ACCEPT\nCOMMIT\n\
+    *nat\n:PREROUTING ACCEPT\n:POSTROUTING ACCEPT\nCOMMIT\n\
+    *mangle\n:OUTPUT ACCEPT\nCOMMIT\n";
+
 fn add_rule(rules: &Rules, table: &str, chain: &str) {
     let family = nft_family(rules.family());
-    // The first use of iptables makes the built-in chains.
-    for (table, chain) in [
-        ("filter", "INPUT"),
-        ("filter", "FORWARD"),
-        ("nat", "PREROUTING"),
-        ("nat", "POSTROUTING"),
-        ("mangle", "OUTPUT"),
-    ] {
-        succeed(&rules.programs.plain, &["-t", table, "-P", chain, "ACCEPT"], "");
-    }
-    succeed("nft", &["add", "chain", family, table, chain], "");
-    let words: Vec<&str> = ["add", "rule", family, table, chain].into_iter().collect();
-    succeed("nft", &[words, STATES.split(' ').collect()].concat(), "");
-    let saved = succeed(&rules.programs.save, &[], "");
+    let commands =
+        format!("add chain {family} {table} {chain}\nadd rule {family} {table} {chain} {STATES}\n");
+    succeed("nft", &["-f", "-"], &commands);
+    let saved = succeed(&rules.programs.save, &["-t", table], "");
     assert!(saved.contains(&format!("# Table `{table}' is incompatible")), "{saved}");
 }
 
-/// Runs a test on a host for each of these rules.
-fn on_every_place(test: impl Fn(&Rules, &str, &str) + Sync) {
-    for family in Family::BOTH {
-        for (table, chain) in PLACES {
-            Host::run(|| test(&Rules::open(family, Variant::Nft).unwrap(), table, chain));
+/// Runs a test on a host for each of these rules: in as many of the places with IPv4, and in one of each table
+/// with IPv6.
+fn in_places(n_ipv4: usize, test: impl Fn(&Rules, &str, &str) + Sync) {
+    for (family, n_places) in [(Family::V4, n_ipv4), (Family::V6, TABLES)] {
+        for (table, chain) in &PLACES[..n_places] {
+            Host::run(|| {
+                let rules = Rules::open(family, Variant::Nft).unwrap();
+                restore(&rules, BUILT_IN);
+                test(&rules, table, chain);
+            });
         }
     }
 }
 
-/// A chain as `nft` lists it.
-fn listed(rules: &Rules, table: &str, chain: &str) -> String {
-    succeed("nft", &["list", "chain", nft_family(rules.family()), table, chain], "")
+/// All chains as `nft` lists them, each by its table and its name.
+fn listed(rules: &Rules) -> BTreeMap<(String, String), String> {
+    let all = succeed("nft", &["list", "ruleset", nft_family(rules.family())], "");
+    let tables = all.split("\ntable ").map(|table| table.trim_start_matches("table "));
+    let chains = tables.flat_map(|table| {
+        let mut chains = table.split("\n\tchain ");
+        let name = chains.next().and_then(|head| head.split(' ').nth(1)).unwrap().to_owned();
+        chains.map(move |chain| {
+            let (chain, rules) = chain.split_once(" {\n").unwrap();
+            ((name.clone(), chain.to_owned()), rules.to_owned())
+        })
+    });
+    chains.collect()
 }
 
 #[test]
 fn rules_are_written_and_repaired_beside_a_rule_that_only_nft_can_show() {
-    on_every_place(|rules, table, chain| {
+    in_places(PLACES.len(), |rules, table, chain| {
         let rule_set = mk_constant(rules.family());
         add_rule(rules, table, chain);
         rules.probe(None).unwrap();
         rules.write(&rule_set).unwrap();
         assert!(rules.check(&rule_set).unwrap().matches(), "{table} {chain}");
         let is_of_kube_ipvs = chain.starts_with("KUBE-");
-        assert_eq!(listed(rules, table, chain).contains("ct state"), !is_of_kube_ipvs);
+        let listed = listed(rules);
+        let of_chain = |table: &str, chain: &str| &listed[&(table.to_owned(), chain.to_owned())];
+        assert_eq!(of_chain(table, chain).contains("ct state"), !is_of_kube_ipvs);
         for jump in rule_set.jumps() {
-            let there = listed(rules, jump.table.name(), jump.from);
+            let there = of_chain(jump.table.name(), jump.from);
             let to_it = format!("jump {}", jump.to);
             let n_there = there.lines().filter(|line| line.ends_with(&to_it)).count();
             let is_alike = |other: &&Jump| {
@@ -125,7 +140,7 @@ fn rules_are_written_and_repaired_beside_a_rule_that_only_nft_can_show() {
 
 #[test]
 fn chains_of_services_are_written_read_and_removed_beside_such_a_rule() {
-    on_every_place(|rules, table, chain| {
+    in_places(TABLES, |rules, table, chain| {
         let family = rules.family();
         add_rule(rules, table, chain);
         rules.write(&mk_constant(family)).unwrap();
@@ -156,7 +171,7 @@ fn chains_of_services_are_written_read_and_removed_beside_such_a_rule() {
 
 #[test]
 fn a_survey_shows_what_leads_to_chains_of_kubernetes() {
-    on_every_place(|rules, table, chain| {
+    in_places(PLACES.len(), |rules, table, chain| {
         let rule_set = mk_constant(rules.family());
         rules.write(&rule_set).unwrap();
         let before = rules.saved().unwrap();
