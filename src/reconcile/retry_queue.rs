@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use plan::hash::HashSet;
 use plan::kernel_objects::{Entry, Frontend};
 use plan::model::{Family, Protocol};
 use plan::op::{Op, Subject};
@@ -16,6 +17,10 @@ use crate::kernel::{Refusal, RefusalClass};
 
 const FIRST_DELAY: Duration = Duration::from_secs(1);
 const LONGEST_DELAY: Duration = Duration::from_secs(60);
+
+/// Least time for which an operation waits for another one, whose end brings it forward: a retry that is due,
+/// and has its turn later, must not have those that wait for it tried in its place again and again.
+const LEAST_WAIT: Duration = Duration::from_secs(1);
 
 /// Most subjects that are retried in one go. In between, the loop does its other work.
 const RETRIES_AT_ONCE: usize = 1_024;
@@ -65,11 +70,35 @@ impl RetryQueue {
         is_news
     }
 
-    /// Records an operation that was not tried, because another one has to come first. It is due
-    /// when that one is.
-    pub fn wait(&mut self, op: Op, reason: Refusal, due: Instant) {
+    /// Records an operation that was not tried, because what is pending for another subject has to come
+    /// first: `why`. It is due when that one is, and no sooner than [`LEAST_WAIT`].
+    pub fn wait(&mut self, op: Op, awaited: &Subject, why: &str) {
+        let least = Instant::now() + LEAST_WAIT;
+        let due = self.due_time(awaited).map_or(least, |due| due.max(least));
         let attempts = self.take(&op.subject()).map_or(0, |former| former.attempts);
-        self.put(due, Pending { op, refusal: reason, attempts });
+        let refusal = Refusal::new(RefusalClass::Other, format!("waits for {awaited}{why}"));
+        self.put(due, Pending { op, refusal, attempts });
+    }
+
+    /// Has those of these operations wait for which a subject is found that they have to wait for. Returns
+    /// their own subjects.
+    pub fn hold_back(
+        &mut self,
+        ops: &mut Vec<Op>,
+        why: &str,
+        awaited: impl Fn(&Self, &Op) -> Option<Subject>,
+    ) -> HashSet<Subject> {
+        let mut held = HashSet::default();
+        if self.pending.is_empty() {
+            return held;
+        }
+        ops.retain(|op| {
+            let Some(awaited) = awaited(self, op) else { return true };
+            self.wait(op.clone(), &awaited, why);
+            held.insert(op.subject());
+            false
+        });
+        held
     }
 
     /// Removes a subject, which has its desired state. Returns true if a retry was pending.

@@ -403,7 +403,7 @@ impl Writer {
             // The first failure explains those that follow from it on the same subject.
             if failed.insert(op.subject()) {
                 if let Some(awaited) = chains::awaited(&op, &refusal, &self.retry_queue) {
-                    chains::wait(&mut self.retry_queue, op, awaited);
+                    chains::wait(&mut self.retry_queue, op, &awaited);
                     continue;
                 }
                 let (class, text) = (refusal.class, format!("{op}: {refusal}"));

@@ -5,7 +5,7 @@
 //! are written.
 
 use plan::chains::{ActualChains, ChainId, ChainName, ChainOp, ChainSubject, RuleDigest};
-use plan::hash::{HashMap, HashSet};
+use plan::hash::HashSet;
 use plan::model::Family;
 use plan::op::{Op, Phase, Subject};
 use plan::planner::Planner;
@@ -46,15 +46,11 @@ pub(in crate::reconcile) fn place(op: &Op) -> (Option<Family>, Phase) {
     (family, op.phase())
 }
 
-/// Returns the chain that a refused operation waits for, and the time of the chain's next attempt:
-/// the operation leads there, and the chain was refused as well.
+/// Returns the chain that a refused operation waits for: the operation leads there, and the chain was refused
+/// as well.
 ///
 /// A shared chain does not wait as a whole: it is compared, and only some of its rules wait.
-pub(super) fn awaited(
-    op: &Op,
-    refusal: &Refusal,
-    retry_queue: &RetryQueue,
-) -> Option<(Subject, Instant)> {
+pub(super) fn awaited(op: &Op, refusal: &Refusal, retry_queue: &RetryQueue) -> Option<Subject> {
     let Op::Chain(change) = op else { return None };
     let is_whole = matches!(change, ChainOp::Write(chain, _) if is_shared(chain));
     if refusal.class != RefusalClass::Conflict || is_whole {
@@ -63,16 +59,14 @@ pub(super) fn awaited(
     targets(change).into_iter().find_map(|target| {
         let subject = Subject::Chain(ChainSubject::Chain(target));
         let pending = retry_queue.get(&subject)?;
-        let is_missing = matches!(pending.op, Op::Chain(ChainOp::Write(..)));
-        Some((subject, retry_queue.due_time(&subject)?)).filter(|_| is_missing)
+        matches!(pending.op, Op::Chain(ChainOp::Write(..))).then_some(subject)
     })
 }
 
 /// Has an operation wait for a chain.
-pub(super) fn wait(retry_queue: &mut RetryQueue, op: Op, (chain, due): (Subject, Instant)) {
+pub(super) fn wait(retry_queue: &mut RetryQueue, op: Op, chain: &Subject) {
     debug!("{op} waits for {chain}");
-    let reason = format!("waits for {chain}, which it leads to");
-    retry_queue.wait(op, Refusal::new(RefusalClass::Other, reason), due);
+    retry_queue.wait(op, chain, ", which it leads to");
 }
 
 /// Brings the retries of operations forward that lead to chains which have just been resolved.
@@ -299,23 +293,21 @@ impl Writer {
         }
         ops.sort_by_key(place);
         let now = Instant::now();
-        let mut missing = HashMap::<ChainId, Instant>::default();
+        let mut missing = HashSet::<ChainId>::default();
         let mut left = Vec::with_capacity(ops.len());
         for op in ops {
             let Op::Chain(change) = &op else { continue };
             let is_missing =
                 matches!(change, ChainOp::Write(chain, _) if !found.own.contains_key(chain));
-            if let Some(due) = self.retry_queue.due_time(&op.subject()).filter(|due| *due > now) {
+            if self.retry_queue.is_put_off(&op.subject(), now) {
                 if is_missing {
-                    missing.insert(change.chain(), due);
+                    missing.insert(change.chain());
                 }
                 continue;
             }
             let awaited = |targets: Vec<ChainId>| {
-                let mut awaited = targets.into_iter();
-                awaited.find_map(|it| {
-                    Some((Subject::Chain(ChainSubject::Chain(it)), *missing.get(&it)?))
-                })
+                let awaited = targets.into_iter().find(|it| missing.contains(it));
+                awaited.map(|it| Subject::Chain(ChainSubject::Chain(it)))
             };
             match change {
                 _ if missing.is_empty() => left.push(op),
@@ -326,7 +318,7 @@ impl Writer {
                             None => kept.push(rule.clone()),
                             Some(awaited) => {
                                 let insert = ChainOp::Insert(*chain, (**rule).into());
-                                wait(&mut self.retry_queue, Op::Chain(insert), awaited);
+                                wait(&mut self.retry_queue, Op::Chain(insert), &awaited);
                             }
                         }
                     }
@@ -336,9 +328,9 @@ impl Writer {
                     None => left.push(op),
                     Some(awaited) => {
                         if is_missing {
-                            missing.insert(change.chain(), awaited.1);
+                            missing.insert(change.chain());
                         }
-                        wait(&mut self.retry_queue, op, awaited);
+                        wait(&mut self.retry_queue, op, &awaited);
                     }
                 },
             }

@@ -4,12 +4,8 @@
 //! come to whatever listens at that port of the node, before the virtual server is there, when it has
 //! gone, and for as long as the kernel refuses it. So the frontend is closed meanwhile, by an entry in
 //! `KUBE-NO-ENDPOINTS`, and an address is bound when a virtual server at it is there.
-//!
-//! An operation that would open the node waits, at least for [`LEAST_WAIT`]: a retry that is due, and
-//! has its turn later, must not have those that wait for it tried in its place again and again.
 
 use std::net::IpAddr;
-use std::time::Duration;
 
 use ipnet::IpNet;
 use plan::hash::HashSet;
@@ -18,16 +14,15 @@ use plan::model::Family;
 use plan::op::{Op, Subject};
 use plan::planner::Planner;
 use plan::sets::{SetId, SetKind};
-use tokio::time::Instant;
 
 use super::{Basis, Writer};
+use crate::kernel::RefusalClass;
 use crate::kernel::worker::WorkerGone;
-use crate::kernel::{Refusal, RefusalClass};
 use crate::reconcile::context::Context;
 use crate::reconcile::retry_queue::RetryQueue;
 
-/// Least time for which an operation waits. It is brought forward when the other one is resolved.
-const LEAST_WAIT: Duration = Duration::from_secs(1);
+/// Reason that an operation waits which would open the node.
+const WHY: &str = ", without which clients would reach the node";
 
 /// Operations that open frontends, taken out of others.
 #[derive(Debug, Default)]
@@ -118,14 +113,14 @@ impl Writer {
                     *op = Op::AddEntry(set, entry);
                     return true;
                 }
-                wait(&mut self.retry_queue, op, &awaited);
+                self.retry_queue.wait(op.clone(), &awaited, WHY);
                 false
             });
         }
         self.send(cx, openings, basis, failed).await?;
         for (op, awaited) in unclosed {
             if !failed.contains(&op.subject()) {
-                wait(&mut self.retry_queue, &op, &awaited);
+                self.retry_queue.wait(op, &awaited, WHY);
             }
         }
         Ok(())
@@ -184,34 +179,23 @@ fn to_close(
 /// Holds back what lets clients past the access filter to frontends that could not be closed, and the
 /// removal of their virtual servers.
 fn hold_unclosed(retry_queue: &mut RetryQueue, ops: &mut Vec<Op>) {
-    if retry_queue.is_empty() {
-        return;
-    }
-    ops.retain(|op| {
+    retry_queue.hold_back(ops, WHY, |retry_queue, op| {
         let frontend = match op {
             Op::AddEntry(set, Entry::AddressPort(frontend)) if set.kind.admits() => frontend,
             Op::RemoveVirtualServer(frontend) => frontend,
-            _ => return true,
+            _ => return None,
         };
-        let closings = closing_sets(frontend).map(|set| Subject::Entry(set, entry(frontend)));
-        let unclosed = { closings }.find(|it| is_unclosed(retry_queue, it));
-        let Some(unclosed) = unclosed else { return true };
-        wait(retry_queue, op, &unclosed);
-        false
+        let mut closings = closing_sets(frontend).map(|set| Subject::Entry(set, entry(frontend)));
+        closings.find(|it| is_unclosed(retry_queue, it))
     });
 }
 
 /// Holds back addresses that the access filter does not know, and those at which clients would meet
 /// nothing, or the node.
 pub(super) fn hold_addresses(planner: &Planner, retry_queue: &mut RetryQueue, ops: &mut Vec<Op>) {
-    if retry_queue.is_empty() {
-        return;
-    }
-    ops.retain(|op| {
-        let Op::BindAddress(address) = op else { return true };
-        let Some(awaited) = awaited_at(planner, retry_queue, *address) else { return true };
-        wait(retry_queue, op, &awaited);
-        false
+    retry_queue.hold_back(ops, WHY, |retry_queue, op| match op {
+        Op::BindAddress(address) => awaited_at(planner, retry_queue, *address),
+        _ => None,
     });
 }
 
@@ -219,20 +203,16 @@ pub(super) fn hold_addresses(planner: &Planner, retry_queue: &mut RetryQueue, op
 /// or whose local routes could not be removed.
 pub(super) fn hold_bound(retry_queue: &mut RetryQueue, ops: &mut Vec<Op>) {
     let routes: Vec<IpNet> = retry_queue.removed_routes().collect();
-    ops.retain(|op| {
+    retry_queue.hold_back(ops, WHY, |retry_queue, op| {
         let address = match op {
             Op::RemoveVirtualServer(frontend) => frontend.address,
             Op::RemoveEntry(set, Entry::Address(it)) if set.kind == SetKind::IpvsAddresses => *it,
-            _ => return true,
+            _ => return None,
         };
         let at = Subject::Address(address);
         let is_bound = retry_queue.get(&at).is_some_and(|pending| unbinds(&pending.op));
         let route = routes.iter().find(|net| net.contains(&address)).copied();
-        let Some(awaited) = is_bound.then_some(at).or(route.map(Subject::Route)) else {
-            return true;
-        };
-        wait(retry_queue, op, &awaited);
-        false
+        is_bound.then_some(at).or(route.map(Subject::Route))
     });
 }
 
@@ -261,14 +241,6 @@ pub(super) fn dependents(planner: &Planner, resolved: &Subject) -> Vec<Subject> 
         }
         _ => Vec::new(),
     }
-}
-
-/// Has an operation wait for another one, which is pending.
-fn wait(retry_queue: &mut RetryQueue, op: &Op, awaited: &Subject) {
-    let least = Instant::now() + LEAST_WAIT;
-    let due = retry_queue.due_time(awaited).map_or(least, |due| due.max(least));
-    let reason = format!("waits for {awaited}, without which clients would reach the node");
-    retry_queue.wait(op.clone(), Refusal::new(RefusalClass::Other, reason), due);
 }
 
 /// Returns what the opening of a frontend has to wait for: its virtual server, or an entry that closes

@@ -7,49 +7,35 @@
 //!   before them.
 
 use plan::hash::{HashMap, HashSet};
-use plan::kernel_objects::Frontend;
+use plan::kernel_objects::{Entry, Frontend};
 use plan::op::{Op, Subject};
 use plan::planner::Planner;
+use plan::sets::SetId;
 use tokio::time::Instant;
 
 use super::closing;
-use crate::kernel::{Refusal, RefusalClass};
+use crate::kernel::RefusalClass;
 use crate::reconcile::retry_queue::{Pending, RetryQueue};
+
+const LED_TO_NOTHING: &str = ", without which clients would be led to nothing";
 
 /// Holds back virtual servers as long as their ownership marker is pending. Without a marker they
 /// would stay for ever if their Service went while no process ran.
 pub(super) fn await_markers(planner: &Planner, retry_queue: &mut RetryQueue, ops: &mut Vec<Op>) {
-    if retry_queue.is_empty() {
-        return;
-    }
-    let mut waiting = HashSet::default();
-    ops.retain(|op| {
-        if let Op::CreateVirtualServer(frontend, _) = op
-            && let Some((marker, due)) = first_pending(planner.markers_of(frontend), retry_queue)
-        {
-            let reason = format!("waits for {marker}, which has to come first");
-            retry_queue.wait(op.clone(), Refusal::new(RefusalClass::Other, reason), due);
-            waiting.insert(op.subject());
-        }
-        !waiting.contains(&op.subject())
+    let held = retry_queue.hold_back(ops, ", which has to come first", |retry_queue, op| {
+        let Op::CreateVirtualServer(frontend, _) = op else { return None };
+        planner.markers_of(frontend).into_iter().find(|marker| retry_queue.contains(marker))
     });
+    ops.retain(|op| !held.contains(&op.subject()));
 }
 
 /// Holds back removals of ownership markers as long as their virtual servers are pending. After a
 /// restart, virtual servers without a marker would not be known as ours.
 pub(super) fn keep_markers(planner: &Planner, retry_queue: &mut RetryQueue, ops: &mut Vec<Op>) {
-    if retry_queue.is_empty() {
-        return;
-    }
-    let now = Instant::now();
-    ops.retain(|op| {
+    let why = " to be removed, which it marks as ours";
+    retry_queue.hold_back(ops, why, |retry_queue, op| {
         let mut frontends = planner.unmarked_by(op).into_iter().map(Subject::VirtualServer);
-        let Some(subject) = frontends.find(|subject| retry_queue.contains(subject)) else {
-            return true;
-        };
-        let reason = format!("waits for {subject} to be removed, which it marks as ours");
-        retry_queue.record(op.clone(), Refusal::new(RefusalClass::Other, reason), now);
-        false
+        frontends.find(|subject| retry_queue.contains(subject))
     });
 }
 
@@ -96,14 +82,12 @@ pub(super) fn await_short_circuits(
     }
     leading.retain_mut(|op| {
         let Op::AddEntry(set, entry) = *op else { return true };
-        let short_circuit = planner.led_to(set, &entry);
-        let needed = short_circuit.iter().flat_map(|it| planner.needed_at(it));
-        let Some((subject, due)) = first_pending(needed, retry_queue) else { return true };
+        let Some(missing) = missing_for(planner, retry_queue, set, &entry) else { return true };
         if retry_queue.get(&op.subject()).is_some_and(may_be_there) {
             *op = Op::RemoveEntry(set, entry);
             return true;
         }
-        retry_queue.wait(op.clone(), not_led_yet(&subject), due);
+        retry_queue.wait(op.clone(), &missing, LED_TO_NOTHING);
         false
     });
 }
@@ -130,10 +114,8 @@ pub(super) fn keep_pending(
 ) {
     for op in entries.into_iter().filter(|op| !failed.contains(&op.subject())) {
         let Op::AddEntry(set, entry) = op else { continue };
-        let short_circuit = planner.led_to(set, &entry);
-        let needed = short_circuit.iter().flat_map(|it| planner.needed_at(it));
-        if let Some((subject, due)) = first_pending(needed, retry_queue) {
-            retry_queue.wait(op, not_led_yet(&subject), due);
+        if let Some(missing) = missing_for(planner, retry_queue, set, &entry) {
+            retry_queue.wait(op, &missing, LED_TO_NOTHING);
         }
     }
 }
@@ -144,33 +126,22 @@ pub(super) fn keep_short_circuits(
     retry_queue: &mut RetryQueue,
     ops: &mut Vec<Op>,
 ) {
-    if ops.is_empty() {
-        return;
-    }
-    let mut waits_for: HashMap<Subject, (Subject, Instant)> = HashMap::default();
+    let mut waits_for: HashMap<Subject, Subject> = HashMap::default();
     for (subject, pending) in retry_queue.leading() {
         let Subject::Entry(set, entry) = subject else { continue };
-        let due = retry_queue.due_time(subject).filter(|_| may_be_there(pending));
-        let (Some(due), Some(short_circuit)) = (due, planner.led_to(*set, entry)) else { continue };
-        if planner.desired().owner(&short_circuit).is_none() {
-            waits_for.insert(Subject::VirtualServer(short_circuit), (*subject, due));
-            waits_for.insert(Subject::Address(short_circuit.address), (*subject, due));
+        let short_circuit = planner.led_to(*set, entry).filter(|_| may_be_there(pending));
+        let is_unwanted = |it: &Frontend| planner.desired().owner(it).is_none();
+        if let Some(short_circuit) = short_circuit.filter(is_unwanted) {
+            waits_for.insert(Subject::VirtualServer(short_circuit), *subject);
+            waits_for.insert(Subject::Address(short_circuit.address), *subject);
         }
     }
-    if waits_for.is_empty() {
-        return;
-    }
-    ops.retain(|op| {
+    retry_queue.hold_back(ops, " to be removed, which may still lead clients there", |_, op| {
         let subject = match op.subject() {
             Subject::Entry(_, entry) => entry.address().map(Subject::Address),
             subject => Some(subject),
         };
-        let Some((entry, due)) = subject.and_then(|subject| waits_for.get(&subject)) else {
-            return true;
-        };
-        let reason = format!("waits for {entry} to be removed, which may still lead clients there");
-        retry_queue.wait(op.clone(), Refusal::new(RefusalClass::Other, reason), *due);
-        false
+        subject.and_then(|subject| waits_for.get(&subject)).copied()
     });
 }
 
@@ -212,20 +183,18 @@ pub(super) fn retry_dependents(
     }
 }
 
-/// Returns the first of these subjects that has a pending retry, and its due time.
-fn first_pending(
-    subjects: impl IntoIterator<Item = Subject>,
+/// Returns what is pending of the short circuit that an entry leads to.
+fn missing_for(
+    planner: &Planner,
     retry_queue: &RetryQueue,
-) -> Option<(Subject, Instant)> {
-    subjects.into_iter().find_map(|it| Some((it, retry_queue.due_time(&it)?)))
+    set: SetId,
+    entry: &Entry,
+) -> Option<Subject> {
+    let short_circuit = planner.led_to(set, entry)?;
+    planner.needed_at(&short_circuit).find(|it| retry_queue.contains(it))
 }
 
 /// True if an entry with a pending retry may be in its set.
 fn may_be_there(pending: &Pending) -> bool {
     matches!(pending.op, Op::RemoveEntry(..)) || pending.refusal.class == RefusalClass::AnswerLost
-}
-
-fn not_led_yet(subject: &Subject) -> Refusal {
-    let reason = format!("waits for {subject}, without which clients would be led to nothing");
-    Refusal::new(RefusalClass::Other, reason)
 }
