@@ -1,6 +1,6 @@
 //! Log lines, for people or for programs.
 
-use std::io::IsTerminal as _;
+use std::io::{self, IsTerminal as _, Write};
 
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
@@ -9,6 +9,7 @@ use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
 use crate::config::{LogFormat, Logging};
 use crate::console::journal::Journal;
 use crate::console::log::{LogLines, NotedFailures};
+use crate::secrets::scrubbed;
 use crate::serve::pages::SetVerbosity;
 
 /// Log levels of libraries: their debug lines only help with debugging these. A name
@@ -30,6 +31,10 @@ pub struct Log {
 #[derive(Debug, Clone)]
 pub struct Verbosity(reload::Handle<EnvFilter, Registry>);
 
+/// Writer of whole lines, which leaves out secrets: what a library says may have some.
+#[derive(Debug)]
+struct Scrubbed<W>(W);
+
 /// Sends log lines to standard error, and keeps the last ones in memory. The environment variable `RUST_LOG` decides, if it is set.
 pub fn start(logging: Logging) -> Log {
     let verbosity = u8::try_from(logging.verbosity).unwrap_or(u8::MAX);
@@ -43,12 +48,12 @@ pub fn start(logging: Logging) -> Log {
         LogFormat::Text => registry
             .with(
                 fmt::layer()
-                    .with_writer(std::io::stderr)
-                    .with_ansi(std::io::stderr().is_terminal()),
+                    .with_writer(|| Scrubbed(io::stderr()))
+                    .with_ansi(io::stderr().is_terminal()),
             )
             .init(),
         LogFormat::Json => registry
-            .with(fmt::layer().json().flatten_event(true).with_writer(std::io::stderr))
+            .with(fmt::layer().json().flatten_event(true).with_writer(|| Scrubbed(io::stderr())))
             .init(),
     }
     Log { verbosity: Verbosity(handle), lines, journal }
@@ -66,6 +71,20 @@ pub(super) fn directives(verbosity: u8) -> String {
         4..=6 => format!("debug,{LIBRARIES}"),
         7..=8 => format!("trace,{LIBRARIES}"),
         _ => "trace".to_owned(),
+    }
+}
+
+// === impl Scrubbed ===
+
+impl<W: Write> Write for Scrubbed<W> {
+    /// Takes a whole event at once, as the formatting layer writes it.
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write_all(scrubbed(&String::from_utf8_lossy(bytes)).as_bytes())?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
     }
 }
 

@@ -1,12 +1,10 @@
 //! Support bundles: one archive with what is needed to find out what is wrong on a node.
 //!
-//! - `scrub` takes secrets out of every text that gets in;
 //! - `kernel` dumps virtual servers, sets, rules, addresses, by own readers;
 //! - `host` collects sysctls, versions, counters and what /proc says of the program.
 
 pub mod host;
 pub mod kernel;
-pub mod scrub;
 
 #[cfg(test)]
 mod tests;
@@ -19,8 +17,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use scrub::scrubbed;
 use tar::{Builder, EntryType, Header};
+
+use crate::secrets::scrubbed;
 
 /// Most bytes of a file in the bundle. The end of what is longer is left out.
 pub const LONGEST_FILE: usize = 64 << 20;

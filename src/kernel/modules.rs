@@ -12,8 +12,8 @@ use plan::mode::Mode;
 use plan::model::Protocol;
 use plan::scheduler::SchedulerName;
 
-use super::rules::program::{self, NotRun};
 use super::rules::{Backend, TIMEOUT};
+use crate::program::{self, NotRun};
 
 /// Place where the kernel lists its modules, and some of those built in.
 pub const LOADED: &str = "/sys/module";

@@ -11,7 +11,6 @@ mod features;
 pub(super) mod fingerprint;
 mod installed;
 mod present;
-pub(super) mod program;
 #[cfg(test)]
 mod tests {
     #[cfg(feature = "kernel-tests")]
@@ -28,13 +27,13 @@ use plan::mode::Mode;
 use plan::model::Family;
 use plan::rule_set::{Comparison, Jump, RuleSet, SHORT_CIRCUIT_CHAIN, Table};
 
+pub use crate::program::ProgramsRun;
 use by_chain::Purpose;
 pub use by_chain::READ_BY_CHAIN;
 use chains::ChainsWritten;
 pub use error::{Cause, ProgramFailure, RulesError};
 pub use installed::{Backend, IptablesVersion};
 pub use present::chain_names;
-pub use program::ProgramsRun;
 
 use installed::Programs;
 
@@ -51,7 +50,7 @@ const LOCK_WAIT: &str = "5";
 /// The programs that this process has run so far: iptables' and `modprobe`, and never another.
 #[must_use]
 pub fn programs_run() -> ProgramsRun {
-    program::so_far()
+    crate::program::so_far()
 }
 
 /// Kind of iptables to use. A packet meets the rules of both kinds, so they must not be mixed on a

@@ -6,8 +6,8 @@ use axum::extract::State;
 use serde::{Deserialize, Serialize};
 
 use super::{Answer, Content};
-use crate::bundle::scrub::scrubbed;
 use crate::console::Desk;
+use crate::secrets::scrubbed;
 
 /// The last lines of the program's log, without secrets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -10,12 +10,13 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{CommandLine, Session, written};
-use crate::bundle::{Bundle, LONGEST_FILE, host, kernel, scrub};
+use crate::bundle::{Bundle, LONGEST_FILE, host, kernel};
 use crate::console::answers::Content;
 use crate::console::answers::log::Log;
 use crate::console::outcome::{Failure, Verdict};
 use crate::console::output::{Output, notable, table};
 use crate::preflight;
+use crate::secrets::scrubbed_value;
 use crate::switch::process;
 
 /// Commands whose answers get into it, as far as this version has them.
@@ -138,7 +139,7 @@ fn configured(configuration: &crate::config::Configuration) -> Result<String, St
         "flags": flags,
         "notes": configuration.notes,
     });
-    pretty(&scrub::scrubbed_value(&all))
+    pretty(&scrubbed_value(&all))
 }
 
 fn pretty(value: &impl Serialize) -> Result<String, String> {

@@ -9,7 +9,7 @@ use plan::rule_set::Comparison;
 
 use super::super::RefusalClass;
 use super::super::probe::ProbeError;
-use super::program::{Finished, NotRun};
+use crate::program::{Finished, NotRun};
 
 /// Error of iptables.
 #[derive(Debug)]

@@ -8,8 +8,8 @@ use std::sync::Mutex;
 
 use plan::model::Family;
 
-use super::program::{self, Finished, NotRun};
 use super::{READ_TIMEOUT, RulesError, TIMEOUT, Variant, present};
+use crate::program::{self, Finished, NotRun};
 
 /// Place where iptables programs keep their rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

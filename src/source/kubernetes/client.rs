@@ -13,13 +13,16 @@ use http::header::USER_AGENT;
 use http::uri::Scheme;
 use http::{HeaderValue, Uri};
 use hyper_util::client::proxy::matcher::Intercept;
+use jiff::Timestamp;
 use kube::Client;
 use kube::config::{
     Cluster, Config, InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError,
 };
+use tokio::task::spawn_blocking;
 use tower::BoxError;
 use tracing::{info, warn};
 
+use super::exec_plugin::{self, ExecPluginError};
 use super::failure::chain;
 use super::measured::ClientMetrics;
 use super::renew::{self, CredentialsOrigin};
@@ -166,13 +169,34 @@ pub(super) async fn make(options: &ClientOptions) -> Result<Made, ClientProblem>
     config.default_retry = false;
     let token_file = token_file(&mut config)?;
     let server = config.cluster_url.clone();
+    let is_program = config.auth_info.exec.is_some();
+    let (config, expires) = with_credentials(config, options).await?;
     let user = &config.auth_info;
     let files = [&user.client_certificate, &user.client_key].into_iter().flatten();
     let files = files.map(PathBuf::from).chain(authority);
-    let origin = CredentialsOrigin::new(files, user.exec.is_some());
+    let origin = CredentialsOrigin::new(files, is_program.then_some(expires));
     let client = transport::client(config, proxy.as_ref(), token_file)
         .map_err(|error| ClientProblem::Credentials { server: host_and_port(&server), error })?;
     Ok(Made { client, origin, server, proxy: proxy.map(|proxy| proxy.uri().clone()) })
+}
+
+/// Has a program print credentials, if the user has one. Returns the time at which they expire, if they do.
+async fn with_credentials(
+    mut config: Config,
+    options: &ClientOptions,
+) -> Result<(Config, Option<Timestamp>), ClientProblem> {
+    let server = host_and_port(&config.cluster_url);
+    let problem = |error: BoxError| ClientProblem::Credentials { server, error };
+    let folder = options.kubeconfig.as_deref().and_then(Path::parent).unwrap_or(Path::new("."));
+    let folder = folder.to_owned();
+    let resolved = spawn_blocking(move || {
+        let expires = exec_plugin::resolve(&mut config.auth_info, &folder)?;
+        Ok((config, expires))
+    });
+    match resolved.await {
+        Ok(resolved) => resolved.map_err(|error: ExecPluginError| problem(error.into())),
+        Err(error) => Err(problem(error.into())),
+    }
 }
 
 /// Address and credentials of the API server, and the proxy on the way.

@@ -31,6 +31,7 @@ mod backoff;
 mod body;
 mod client;
 mod decode;
+mod exec_plugin;
 mod failure;
 mod follow;
 mod inventory;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Method, Request, Response, StatusCode};
+use jiff::{SignedDuration, Timestamp};
 use kube::Client;
 use kube::client::Body;
-use tokio::runtime::Handle;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 use tower::service_fn;
@@ -22,22 +22,32 @@ use super::transport::sent;
 /// every five minutes (`CertCallbackRefreshDuration` in transport/cert_rotation.go).
 const PERIOD: Duration = Duration::from_secs(60);
 
+/// Time before its end at which what a program has printed is replaced: it may take half a minute, and
+/// requests are under way.
+const EARLY: SignedDuration = SignedDuration::from_secs(45);
+
+/// Time between two attempts to have it replaced.
+const PAUSE: Duration = Duration::from_secs(10);
+
 /// Origin of a client's credentials, beside a token in a file.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct CredentialsOrigin {
     /// Files of the certificate authority, and of the client's certificate and key, with what they
     /// held just before the client was made. None: the file could not be read.
     files: Vec<(PathBuf, Option<Vec<u8>>)>,
-    /// True if a program prints the credentials.
-    is_program: bool,
+    /// Time at which what a program has printed expires; none inside: it does not. None: there is no program.
+    printed: Option<Option<Timestamp>>,
 }
 
 /// The client in use.
 struct Current {
     client: Client,
     origin: CredentialsOrigin,
+    /// Time of the last look at the files.
     checked: Instant,
-    /// True if the server did not accept the credentials since the client was made.
+    /// Time at which the program was asked last.
+    asked: Option<Instant>,
+    /// True if the server did not accept the credentials since the last look.
     is_refused: bool,
 }
 
@@ -55,8 +65,8 @@ struct MeasuredRequest {
     status: Option<StatusCode>,
 }
 
-/// A client that counts its requests, and is made anew when the files of its certificate have
-/// changed, or when the server no longer accepts what a program had printed.
+/// A client that counts its requests, and is made anew when the files of its certificate have changed, before
+/// what a program had printed expires, and when the server no longer accepts it.
 pub(super) fn client(options: &ClientOptions, made: Made, metrics: ClientMetrics) -> Client {
     let namespace = made.client.default_namespace().to_owned();
     let renewing =
@@ -70,7 +80,8 @@ pub(super) fn client(options: &ClientOptions, made: Made, metrics: ClientMetrics
                 MeasuredRequest { metrics, method, begun: Instant::now(), status: None };
             let answer = sent(client, request).await;
             counted.status = answer.as_ref().ok().map(Response::status);
-            if counted.status == Some(StatusCode::UNAUTHORIZED) {
+            // To a server that knows a certificate no more, its owner is anonymous, who may do nothing.
+            if matches!(counted.status, Some(StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)) {
                 renewing.current.lock().await.is_refused = true;
             }
             answer
@@ -84,12 +95,21 @@ pub(super) fn client(options: &ClientOptions, made: Made, metrics: ClientMetrics
 impl CredentialsOrigin {
     /// Reads the files. To be called before a client is made of them: what is replaced in between
     /// is then seen as a change.
-    pub(super) fn new(files: impl Iterator<Item = PathBuf>, is_program: bool) -> Self {
+    pub(super) fn new(
+        files: impl Iterator<Item = PathBuf>,
+        printed: Option<Option<Timestamp>>,
+    ) -> Self {
         let read = |file: PathBuf| {
             let content = std::fs::read(&file).ok();
             (file, content)
         };
-        Self { files: files.map(read).collect(), is_program }
+        Self { files: files.map(read).collect(), printed }
+    }
+
+    /// True if what a program has printed expires soon, or has expired.
+    fn is_expiring(&self, now: Timestamp) -> bool {
+        let expires = self.printed.flatten();
+        expires.is_some_and(|expires| expires.duration_since(now) < EARLY)
     }
 
     fn has_changed(&self) -> bool {
@@ -111,30 +131,23 @@ impl Renewing {
     async fn client(&self) -> Client {
         let mut current = self.current.lock().await;
         if current.is_outdated() {
-            match self.make().await {
+            match make(&self.options).await {
                 Ok(made) => {
                     info!("credentials for the API server reloaded");
-                    *current = Current::new(made);
+                    let asked = current.asked;
+                    *current = Current { asked, ..Current::new(made) };
                 }
                 // Half of them may be written. They are looked at again in a minute.
                 Err(error) => {
                     warn!(
-                        "cannot reload the credentials for the API server: {error}; the former stay in \
-                         use, and it is retried"
+                        "cannot reload the credentials for the API server: {}; the former stay in \
+                         use, and it is retried",
+                        chain(&error)
                     );
                 }
             }
         }
         current.client.clone()
-    }
-
-    /// Makes a client in a thread of the pool, since it may wait for a program that prints
-    /// credentials.
-    async fn make(&self) -> Result<Made, String> {
-        let (options, runtime) = (self.options.clone(), Handle::current());
-        let made = tokio::task::spawn_blocking(move || runtime.block_on(make(&options)));
-        let made = made.await.map_err(|error| error.to_string())?;
-        made.map_err(|problem| chain(&problem))
     }
 }
 
@@ -142,18 +155,68 @@ impl Renewing {
 
 impl Current {
     fn new(Made { client, origin, .. }: Made) -> Self {
-        Self { client, origin, checked: Instant::now(), is_refused: false }
+        Self { client, origin, checked: Instant::now(), asked: None, is_refused: false }
     }
 
-    /// True if the client should be made anew. Files are looked at once in [`PERIOD`], and whenever
-    /// the server refused what was in them.
+    /// True if the client should be made anew. Files are looked at once in [`PERIOD`], and when the server
+    /// refused what was in them. A program is asked before what it printed expires, and when that was
+    /// refused: that once in [`PERIOD`], since it may be refused for good.
     fn is_outdated(&mut self) -> bool {
-        let was_refused = std::mem::take(&mut self.is_refused);
-        if !was_refused && self.checked.elapsed() < PERIOD {
+        let (now, was_refused) = (Instant::now(), self.is_refused);
+        let is_expiring = self.origin.is_expiring(Timestamp::now());
+        let (is_wanted, pause) =
+            (was_refused || is_expiring, if is_expiring { PAUSE } else { PERIOD });
+        let may_ask = self.asked.is_none_or(|asked| now.duration_since(asked) >= pause);
+        if self.origin.printed.is_some() && is_wanted && may_ask {
+            (self.asked, self.is_refused) = (Some(now), false);
+            return true;
+        }
+        if !was_refused && now.duration_since(self.checked) < PERIOD {
             return false;
         }
-        self.checked = Instant::now();
-        let is_refused_program = was_refused && self.origin.is_program;
-        is_refused_program || self.origin.has_changed()
+        self.checked = now;
+        // What a program printed is refused until it may be asked.
+        self.is_refused = was_refused && self.origin.printed.is_some();
+        self.origin.has_changed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn current(expires: Option<SignedDuration>) -> Current {
+        let expires = expires.map(|left| Timestamp::now() + left);
+        let origin = CredentialsOrigin::new(std::iter::empty(), Some(expires));
+        let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
+        let client = Client::try_from(config).unwrap();
+        let (checked, asked, is_refused) = (Instant::now(), None, false);
+        Current { client, origin, checked, asked, is_refused }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_program_is_asked_before_what_it_printed_expires() {
+        let mut lasting = current(Some(SignedDuration::from_mins(10)));
+        assert!(!lasting.is_outdated());
+        assert!(!current(None).is_outdated());
+        let mut ending = current(Some(SignedDuration::from_secs(20)));
+        assert!(ending.is_outdated(), "it has most of a minute left");
+        assert!(!ending.is_outdated(), "it has just been asked");
+        tokio::time::advance(PAUSE).await;
+        assert!(ending.is_outdated());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_program_is_asked_when_what_it_printed_is_refused_and_again_a_minute_later() {
+        let mut current = current(None);
+        current.is_refused = true;
+        assert!(current.is_outdated());
+        current.is_refused = true;
+        for _ in 0..3 {
+            assert!(!current.is_outdated());
+        }
+        tokio::time::advance(PERIOD).await;
+        assert!(current.is_outdated(), "the refusal was not forgotten");
+        assert!(!current.is_outdated());
     }
 }

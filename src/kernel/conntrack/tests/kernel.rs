@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use super::*;
-use crate::kernel::rules::{TIMEOUT, program};
+use crate::kernel::rules::TIMEOUT;
+use crate::program;
 
 /// `IPCTNL_MSG_CT_NEW` of `NFNL_SUBSYS_CTNETLINK`, and `CTA_TIMEOUT`.
 const NEW: u16 = 1 << 8;

@@ -17,7 +17,8 @@ use plan::scheduler::SchedulerName;
 use plan::sets::SetKind;
 
 use super::super::*;
-use crate::kernel::rules::{Rules, TIMEOUT, Variant, program};
+use crate::kernel::rules::{Rules, TIMEOUT, Variant};
+use crate::program;
 
 const CLUSTER_IP: SetId = SetId { kind: SetKind::ClusterIp, family: Family::V4 };
 

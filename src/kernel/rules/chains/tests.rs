@@ -6,8 +6,8 @@ use std::sync::Arc;
 use plan::chains::{ChainHash, PortChain, ServicePortName, SharedChain};
 use plan::model::{Family, Protocol, ServiceName};
 
-use super::super::program::Finished;
 use super::*;
+use crate::program::Finished;
 
 /// Programs that refuse what is bad, in the words of either kind.
 #[derive(Default)]

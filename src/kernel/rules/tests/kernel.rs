@@ -50,7 +50,7 @@ impl Drop for Host {
 }
 
 fn succeed(program: &str, arguments: &[&str], input: &str) -> String {
-    let finished = program::run(program, arguments, input, TIMEOUT).unwrap();
+    let finished = crate::program::run(program, arguments, input, TIMEOUT).unwrap();
     assert!(finished.status.success(), "{program} {arguments:?}: {}", finished.stderr);
     finished.stdout
 }

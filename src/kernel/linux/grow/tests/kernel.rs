@@ -19,7 +19,8 @@ use plan::sets::SetKind;
 use super::*;
 use crate::kernel::Kernel as _;
 use crate::kernel::linux::Linux;
-use crate::kernel::rules::{TIMEOUT, program};
+use crate::kernel::rules::TIMEOUT;
+use crate::program;
 
 const ADDRESSES: SetId = SetId { kind: SetKind::IpvsAddresses, family: Family::V4 };
 const CLUSTER: SetId = SetId { kind: SetKind::ClusterIp, family: Family::V4 };

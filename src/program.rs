@@ -1,12 +1,14 @@
 //! Running another program, without a shell, and for no longer than it may take.
 
 use std::io::{self, Read, Write};
+use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process_group};
 use tracing::debug;
 
 /// See [`so_far`].
@@ -24,15 +26,15 @@ pub struct ProgramsRun {
 
 /// Exit status and output that a program left behind.
 #[derive(Debug)]
-pub(in crate::kernel) struct Finished {
-    pub(in crate::kernel) status: ExitStatus,
-    pub(in crate::kernel) stdout: String,
-    pub(in crate::kernel) stderr: String,
+pub(crate) struct Finished {
+    pub(crate) status: ExitStatus,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
 }
 
 /// Reason why there is nothing that a program left behind.
 #[derive(Debug)]
-pub(in crate::kernel) enum NotRun {
+pub(crate) enum NotRun {
     /// No directory of `PATH` has it.
     NotFound,
     /// It could not be started or watched.
@@ -42,7 +44,7 @@ pub(in crate::kernel) enum NotRun {
 }
 
 /// Those that were run so far.
-pub(in crate::kernel) fn so_far() -> ProgramsRun {
+pub(crate) fn so_far() -> ProgramsRun {
     ProgramsRun {
         count: COUNT.load(Ordering::Relaxed),
         took: Duration::from_micros(MICROSECONDS.load(Ordering::Relaxed)),
@@ -52,32 +54,43 @@ pub(in crate::kernel) fn so_far() -> ProgramsRun {
 /// Runs a program in the calling thread's network namespace, with `input` as its standard input.
 ///
 /// A program that has not ended after `timeout` is killed.
-pub(in crate::kernel) fn run(
+pub(crate) fn run(
     program: &str,
     arguments: &[&str],
     input: &str,
     timeout: Duration,
 ) -> Result<Finished, NotRun> {
     let began = Instant::now();
-    let mut child = Command::new(program)
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => NotRun::NotFound,
-            _ => NotRun::Failed(error),
-        })?;
-    let finished = feed_and_collect(&mut child, input, began + timeout);
+    let finished = finish(Command::new(program).args(arguments), input, timeout);
     let words: Vec<&str> = [&[program], arguments].concat();
     debug!("ran {} in {:?}", words.join(" "), began.elapsed());
     let took = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
     COUNT.fetch_add(1, Ordering::Relaxed);
     MICROSECONDS.fetch_add(took, Ordering::Relaxed);
+    finished
+}
+
+/// Runs a prepared program to its end, as [`run`] does. With it, the programs are killed that it has started.
+pub(crate) fn finish(
+    command: &mut Command,
+    input: &str,
+    timeout: Duration,
+) -> Result<Finished, NotRun> {
+    let deadline = Instant::now() + timeout;
+    let child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .spawn();
+    let mut child = child.map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => NotRun::NotFound,
+        _ => NotRun::Failed(error),
+    })?;
+    let finished = feed_and_collect(&mut child, input, deadline);
     if finished.is_err() {
         // It may have ended by itself meanwhile; waiting for it keeps no zombie behind.
-        let _ = child.kill();
+        let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
         let _ = child.wait();
     }
     finished
@@ -171,5 +184,24 @@ mod tests {
         let hung = run("sleep", &["1000"], "", Duration::from_millis(200));
         assert!(matches!(hung, Err(NotRun::Hung)));
         assert!(start.elapsed() < Duration::from_secs(20));
+    }
+
+    #[test]
+    fn with_a_program_that_hangs_those_are_killed_that_it_has_started() {
+        let folder = tempfile::tempdir().unwrap();
+        let child = folder.path().join("child");
+        let script = format!("sleep 1000 & echo $! >{}; wait", child.display());
+        let hung = run("sh", &["-c", &script], "", Duration::from_millis(500));
+        assert!(matches!(hung, Err(NotRun::Hung)));
+        let child = std::fs::read_to_string(child).unwrap();
+        let is_running = || {
+            let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.trim()));
+            stat.is_ok_and(|stat| !stat.contains(") Z"))
+        };
+        let start = Instant::now();
+        while is_running() {
+            assert!(start.elapsed() < AMPLE);
+            thread::sleep(Duration::from_millis(10));
+        }
     }
 }
