@@ -43,7 +43,7 @@ use crate::config::watch::Rejected;
 use crate::config::{Arguments, Configuration};
 use crate::console::Desk;
 use crate::console::answers::top::Readings;
-use crate::console::journal::Happened;
+use crate::console::journal::{Happened, noted};
 use crate::console::lately::Repairs;
 use crate::events::EventRecorder;
 use crate::host::{self, FallenBack, Host};
@@ -210,7 +210,7 @@ async fn serve_at_work(
     observers.push(Box::new(log.journal.observer()));
     let repairs = Repairs::default();
     observers.push(Box::new(repairs.observer()));
-    let reason = former.as_ref().map(|former| former.reason.clone());
+    let reason = former.as_ref().map(|former| noted(&former.reason));
     log.journal.note(Happened::TenureBegan { mode: settings.mode, reason });
     let desk = Desk {
         inquiries: inquiries.clone(),

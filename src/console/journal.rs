@@ -1,21 +1,22 @@
 //! The journal: the last things that the program did, in memory.
 //!
-//! The loop notes what happened in a few words of memory; sentences are made for a question. The
-//! oldest notes go when there are too many, and errors stay longer than the others. The journal lives as
-//! long as the program: it goes on when the node is switched to another mode.
+//! A note is at most [`LONGEST`] bytes of words, whatever it is about, so that all of them stay within a few
+//! megabytes. The oldest go when there are too many, and errors stay longer than the others. The journal
+//! lives as long as the program: it goes on when the node is switched to another mode.
 
 mod observer;
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use plan::mode::Mode;
 use plan::model::{Family, ServiceName, SliceName};
-use plan::op::Op;
 use tokio::sync::Notify;
 
-use super::suspects::{Part, Suspect, parts_of};
+use super::suspects::{Part, Suspect};
+use crate::syntax::quoted::shortened;
 pub use observer::JournalObserver;
 
 /// Most notes that are kept.
@@ -23,6 +24,12 @@ const MOST: usize = 4_096;
 
 /// Most errors that are kept besides, from before those.
 const MOST_ERRORS: usize = 1_024;
+
+/// Most bytes of a note's text, and of the names of its Services.
+const LONGEST: usize = 1_024;
+
+/// Most bytes of one of several texts in a note.
+const LONGEST_PART: usize = 240;
 
 /// Notes of what was done lately. Clones share them.
 #[derive(Debug, Clone)]
@@ -73,12 +80,10 @@ pub enum Happened {
     },
     /// Operations were sent to the kernel.
     Written {
-        /// The first of them.
-        operations: Vec<Op>,
-        /// Number of the others.
-        n_more: usize,
+        /// The first of them in words, and the number of the others.
+        operations: Box<str>,
         /// Those that were refused first, with the reason.
-        refused: Vec<(Op, String)>,
+        refused: Box<str>,
         /// Number of refused ones.
         n_refused: usize,
         /// The Services that they are for, the first ones, as far as that is known.
@@ -88,10 +93,10 @@ pub enum Happened {
     },
     /// Another program had changed the kernel.
     Drifted {
-        /// The first repairs.
-        repairs: Vec<Op>,
-        /// Number of the others.
-        n_more: usize,
+        /// The first repairs in words, and the number of the others.
+        repairs: Box<str>,
+        /// The parts of the kernel that were changed.
+        parts: Vec<Part>,
         /// The Services that they are for, the first ones, as far as that is known.
         services: Vec<ServiceName>,
         /// Programs that may have done it; none: they have not been looked for yet.
@@ -102,25 +107,25 @@ pub enum Happened {
         /// The mode.
         mode: Mode,
         /// Reason for the switch.
-        reason: Option<String>,
+        reason: Option<Box<str>>,
     },
     /// Something failed that the loop has no part in.
     Failed {
         /// Part of the program.
         origin: Origin,
         /// The failure in words.
-        text: String,
+        text: Box<str>,
     },
     /// The kernel could not be read.
-    ReadingFailed(String),
+    ReadingFailed(Box<str>),
     /// A sysctl that another program had changed was set again.
     SysctlPutBack,
     /// A sysctl is not as Services need it.
-    SysctlWarning(String),
+    SysctlWarning(Box<str>),
     /// Rules of the mode before still lead connections, for this reason; none: no longer.
-    HeldUp(Option<String>),
+    HeldUp(Option<Box<str>>),
     /// A drain by hand has begun or ended.
-    HandDrained(String),
+    HandDrained(Box<str>),
     /// Flows that led nowhere were removed.
     FlowsRemoved {
         /// Their family.
@@ -232,9 +237,7 @@ impl Journal {
     pub fn unexplained_drift(&self) -> Vec<(u64, Vec<Part>)> {
         let notes = self.lock();
         let unexplained = notes.kept.iter().filter_map(|note| match &note.happened {
-            Happened::Drifted { repairs, suspects: None, .. } => {
-                Some((note.number, parts_of(repairs)))
-            }
+            Happened::Drifted { parts, suspects: None, .. } => Some((note.number, parts.clone())),
             _ => None,
         });
         unexplained.collect()
@@ -286,6 +289,12 @@ impl Notes {
     }
 }
 
+/// Returns a text that a note can have.
+#[must_use]
+pub fn noted(text: &impl fmt::Display) -> Box<str> {
+    shortened(text, LONGEST)
+}
+
 // === impl Happened ===
 
 impl Happened {
@@ -319,6 +328,8 @@ impl Happened {
 
 #[cfg(test)]
 mod tests {
+    use plan::op::Op;
+
     use super::*;
 
     fn numbers(notes: &[Note]) -> Vec<u64> {
@@ -341,7 +352,7 @@ mod tests {
     #[test]
     fn errors_are_found_among_everything_else() {
         let journal = Journal::default();
-        journal.note(Happened::ReadingFailed("set KUBE-CLUSTER-IP".to_owned()));
+        journal.note(Happened::ReadingFailed("set KUBE-CLUSTER-IP".into()));
         journal.note(Happened::SysctlPutBack);
         journal.note(Happened::HeldUp(None));
         assert_eq!(numbers(&journal.newest(10, Happened::is_error)), [1]);
@@ -350,7 +361,7 @@ mod tests {
     #[test]
     fn errors_outlive_what_comes_after_them_and_have_their_place_in_the_order() {
         let journal = Journal::default();
-        let error = |number: usize| Happened::ReadingFailed(number.to_string());
+        let error = |number: usize| Happened::ReadingFailed(number.to_string().into());
         (0..MOST_ERRORS + 3).for_each(|number| journal.note(error(number)));
         for _ in 0..2 * MOST {
             journal.note(Happened::SysctlPutBack);
@@ -367,8 +378,8 @@ mod tests {
     #[test]
     fn drift_is_completed_with_suspects_once() {
         let journal = Journal::default();
-        let repairs = vec![Op::WriteRuleSet(Family::V4)];
-        let drifted = Happened::Drifted { repairs, n_more: 0, services: vec![], suspects: None };
+        let (repairs, parts) = (noted(&Op::WriteRuleSet(Family::V4)), vec![Part::Rules]);
+        let drifted = Happened::Drifted { repairs, parts, services: vec![], suspects: None };
         journal.note(drifted);
         assert_eq!(journal.unexplained_drift(), [(1, vec![Part::Rules])]);
         let suspect = Suspect { name: "kube-proxy".to_owned(), pid: Some(7) };

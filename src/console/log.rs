@@ -11,7 +11,8 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::Context;
 
-use super::journal::{Happened, Journal, Origin};
+use super::journal::{Happened, Journal, Origin, noted};
+use crate::secrets::scrubbed;
 
 /// Most lines that are kept.
 pub const MOST_LINES: usize = 2_000;
@@ -119,7 +120,8 @@ impl<S: Subscriber> Layer<S> for NotedFailures {
             let mut text = Text::default();
             event.record(&mut text);
             let Text { message, fields } = text;
-            self.0.note(Happened::Failed { origin, text: message + &fields });
+            let text = scrubbed(&noted(&format_args!("{message}{fields}"))).into();
+            self.0.note(Happened::Failed { origin, text });
         }
     }
 }
@@ -207,7 +209,7 @@ mod tests {
         let found: Vec<(Origin, &str)> = notes
             .iter()
             .filter_map(|note| match &note.happened {
-                Happened::Failed { origin, text } => Some((*origin, text.as_str())),
+                Happened::Failed { origin, text } => Some((*origin, &**text)),
                 _ => None,
             })
             .collect();

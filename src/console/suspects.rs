@@ -114,7 +114,7 @@ pub async fn name_suspects(journal: Journal, mode: Mode) {
 
 /// Returns the parts that operations repair, each once.
 #[must_use]
-pub fn parts_of(repairs: &[Op]) -> Vec<Part> {
+pub fn parts_of<'a>(repairs: impl IntoIterator<Item = &'a Op>) -> Vec<Part> {
     let mut parts = Vec::new();
     for op in repairs {
         let part = match op {

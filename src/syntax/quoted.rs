@@ -34,6 +34,35 @@ pub fn cut(problem: &str) -> String {
     short
 }
 
+/// Returns a text, or its beginning if it has more than so many bytes. What does not fit is never made.
+#[must_use]
+pub fn shortened(text: &impl fmt::Display, longest: usize) -> Box<str> {
+    let mut short = Short { text: String::new(), room: longest.saturating_sub(CUT.len()) };
+    if write!(short, "{text}").is_err() {
+        short.text.push_str(CUT);
+    }
+    short.text.into()
+}
+
+/// End of a text that was cut.
+const CUT: &str = "…";
+
+/// A text that takes so many bytes more.
+struct Short {
+    text: String,
+    room: usize,
+}
+
+impl fmt::Write for Short {
+    fn write_str(&mut self, more: &str) -> fmt::Result {
+        let fits = (0..=self.room.min(more.len())).rev().find(|end| more.is_char_boundary(*end));
+        let fits = fits.unwrap_or_default();
+        self.text.push_str(&more[..fits]);
+        self.room -= fits;
+        if fits == more.len() { Ok(()) } else { Err(fmt::Error) }
+    }
+}
+
 fn write_cut(
     out: &mut impl fmt::Write,
     text: &str,
@@ -74,5 +103,12 @@ mod tests {
             assert!(quoted.ends_with(&format!("… ({} bytes)\"", text.len())), "{quoted}");
         }
         assert_eq!(cut(&"ab".repeat(151)), format!("{}… (302 bytes)", "ab".repeat(150)));
+    }
+
+    #[test]
+    fn a_text_is_made_no_longer_than_wanted() {
+        assert_eq!(&*shortened(&"short", 100), "short");
+        let cut = shortened(&format_args!("{}{}", "x".repeat(90), "ä".repeat(1_000_000)), 100);
+        assert!(cut.len() <= 100 && cut.ends_with("ä…"), "{cut}");
     }
 }

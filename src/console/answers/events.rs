@@ -117,18 +117,16 @@ fn describe(happened: &Happened) -> Happening {
         Happened::Planned { n_operations, took, .. } => {
             ("plan", format!("{} to do", counted(*n_operations, "operation")), Some(*took))
         }
-        Happened::Written { operations, n_more, refused, n_refused, took, .. } => {
-            let mut text = list(operations, *n_more);
+        Happened::Written { operations, refused, n_refused, took, .. } => {
+            let mut text = operations.to_string();
             if *n_refused > 0 {
-                let first: Vec<String> =
-                    refused.iter().map(|(op, reason)| format!("{op}: {reason}")).collect();
-                text += &format!("; REFUSED {n_refused}: {}", first.join("; "));
+                text += &format!("; REFUSED {n_refused}: {refused}");
             }
             ("write", text, Some(*took))
         }
-        Happened::Drifted { repairs, n_more, suspects, .. } => {
+        Happened::Drifted { repairs, suspects, .. } => {
             let who = culprits(suspects.as_deref().unwrap_or_default());
-            let text = format!("{who} changed the kernel; repairs: {}", list(repairs, *n_more));
+            let text = format!("{who} changed the kernel; repairs: {repairs}");
             ("drift", text, None)
         }
         Happened::TenureBegan { mode, reason: None } => {
@@ -137,14 +135,14 @@ fn describe(happened: &Happened) -> Happening {
         Happened::TenureBegan { mode, reason: Some(reason) } => {
             ("mode", format!("serves in mode {mode} now: {reason}"), None)
         }
-        Happened::Failed { origin, text } => (word(*origin), text.clone(), None),
-        Happened::ReadingFailed(error) => ("reading", error.clone(), None),
+        Happened::Failed { origin, text } => (word(*origin), text.to_string(), None),
+        Happened::ReadingFailed(error) => ("reading", error.to_string(), None),
         Happened::SysctlPutBack => {
             ("sysctl", "another program changed a sysctl; it was set again".to_owned(), None)
         }
-        Happened::SysctlWarning(note) => ("sysctl", note.clone(), None),
+        Happened::SysctlWarning(note) => ("sysctl", note.to_string(), None),
         Happened::HeldUp(Some(note)) => ("switch", format!("held up: {note}"), None),
-        Happened::HandDrained(note) => ("drain", note.clone(), None),
+        Happened::HandDrained(note) => ("drain", note.to_string(), None),
         Happened::HeldUp(None) => ("switch", "no longer held up".to_owned(), None),
         Happened::FlowsRemoved { family, count } => {
             ("flows", format!("removed {count} {family} flows that led nowhere"), None)
@@ -201,14 +199,6 @@ fn of_arrival(arrival: &Arrival) -> String {
         Arrival::OtherNodeGone(name) => format!("node {name} has left"),
         Arrival::Inside(what) => (*what).to_owned(),
     }
-}
-
-fn list(operations: &[plan::op::Op], n_more: usize) -> String {
-    let mut texts: Vec<String> = operations.iter().map(ToString::to_string).collect();
-    if n_more > 0 {
-        texts.push(format!("{n_more} more"));
-    }
-    texts.join("; ")
 }
 
 /// Returns a number with its noun: `1 endpoint`, `2 endpoints`.

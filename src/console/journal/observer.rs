@@ -1,6 +1,7 @@
 //! Observer of the loop that writes the journal.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,11 +11,13 @@ use plan::model::{Family, ServiceName};
 use plan::op::{Op, Subject};
 use plan::planner::{Plan, Planner};
 
-use super::{Arrival, Happened, Journal};
+use super::{Arrival, Happened, Journal, LONGEST, LONGEST_PART, noted};
+use crate::console::suspects::parts_of;
 use crate::kernel::ReadError;
 use crate::reconcile::observer::{HandDrainReport, KernelWrite, Observer, Pass, Round, RoundKind};
+use crate::syntax::quoted::shortened;
 
-/// Most operations of one write, or repairs, that are kept as they are. The others are counted.
+/// Most operations of one write, or repairs, that are named. The others are counted.
 pub(super) const MOST_OPERATIONS: usize = 4;
 
 /// Most Services of one write that are kept. The others are not known to be among it.
@@ -54,7 +57,7 @@ impl JournalObserver {
             if let Some(service) = service.filter(|it| !services.contains(it)) {
                 services.push(service.clone());
             }
-            if services.len() == MOST_SERVICES {
+            if services.len() == MOST_SERVICES || length(&services) > LONGEST {
                 break;
             }
         }
@@ -82,21 +85,24 @@ impl Observer for JournalObserver {
             _ => None,
         };
         if !plan.ops.is_empty() {
-            let services = plan.services.iter().take(MOST_SERVICES).cloned().collect();
+            let mut services: Vec<ServiceName> =
+                plan.services.iter().take(MOST_SERVICES).cloned().collect();
+            while length(&services) > LONGEST {
+                services.pop();
+            }
             let n_operations = plan.ops.len();
             self.journal.note(Happened::Planned { n_operations, services, took });
         }
     }
 
     fn reading_failed(&mut self, error: &ReadError) {
-        self.journal.note(Happened::ReadingFailed(error.to_string()));
+        self.journal.note(Happened::ReadingFailed(noted(error)));
     }
 
     fn drifted(&mut self, repairs: &[&Op], planner: &Planner) {
-        let kept = repairs.iter().take(MOST_OPERATIONS).copied().cloned();
         self.journal.note(Happened::Drifted {
-            repairs: kept.collect(),
-            n_more: repairs.len().saturating_sub(MOST_OPERATIONS),
+            repairs: list(repairs.iter().copied(), repairs.len()),
+            parts: parts_of(repairs.iter().copied()),
             services: self.services(repairs.iter().copied(), planner),
             suspects: None,
         });
@@ -106,14 +112,11 @@ impl Observer for JournalObserver {
         let KernelWrite { ops, results, took, planner } = *write;
         let refusals = ops.iter().zip(results);
         let refusals = refusals.filter_map(|(op, result)| Some((op, result.as_ref().err()?)));
+        let refused = refusals.map(|(op, refusal)| format!("{op}: {refusal}"));
         let n_refused = results.iter().filter(|result| result.is_err()).count();
         self.journal.note(Happened::Written {
-            operations: ops.iter().take(MOST_OPERATIONS).cloned().collect(),
-            n_more: ops.len().saturating_sub(MOST_OPERATIONS),
-            refused: refusals
-                .take(MOST_OPERATIONS)
-                .map(|(op, refusal)| (op.clone(), refusal.to_string()))
-                .collect(),
+            operations: list(ops.iter(), ops.len()),
+            refused: list(refused, 0),
             n_refused,
             services: self.services(ops.iter(), planner),
             took,
@@ -125,15 +128,15 @@ impl Observer for JournalObserver {
     }
 
     fn sysctl_warning(&mut self, note: &str) {
-        self.journal.note(Happened::SysctlWarning(note.to_owned()));
+        self.journal.note(Happened::SysctlWarning(noted(&note)));
     }
 
     fn held_up(&mut self, note: Option<&str>) {
-        self.journal.note(Happened::HeldUp(note.map(ToOwned::to_owned)));
+        self.journal.note(Happened::HeldUp(note.as_ref().map(noted)));
     }
 
     fn hand_drained(&mut self, report: &HandDrainReport<'_>) {
-        self.journal.note(Happened::HandDrained(report.note.to_owned()));
+        self.journal.note(Happened::HandDrained(noted(&report.note)));
     }
 
     fn pass_ended(&mut self, pass: &Pass) {
@@ -154,6 +157,26 @@ impl Observer for JournalObserver {
             self.journal.note(Happened::RoundEnded { oldest, backlog });
         }
     }
+}
+
+/// Returns the first of some texts, each cut, and the number of the others among so many.
+fn list<T: fmt::Display>(texts: impl Iterator<Item = T>, all: usize) -> Box<str> {
+    let mut listed = String::new();
+    for text in texts.take(MOST_OPERATIONS) {
+        if !listed.is_empty() {
+            listed.push_str("; ");
+        }
+        listed.push_str(&shortened(&text, LONGEST_PART));
+    }
+    if all > MOST_OPERATIONS {
+        listed.push_str(&format!("; {} more", all - MOST_OPERATIONS));
+    }
+    listed.into()
+}
+
+/// Bytes of these names.
+fn length(services: &[ServiceName]) -> usize {
+    services.iter().map(|name| name.namespace.len() + name.name.len()).sum()
 }
 
 // === impl Arrival ===
@@ -178,5 +201,46 @@ impl Arrival {
             Event::HandDrainBegan(_) => Self::Inside("an endpoint is drained by hand"),
             Event::HandDrainEnded(_) => Self::Inside("an endpoint is no longer drained by hand"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use plan::chains::{ChainId, ChainOp, SharedChain};
+    use plan::model::Family;
+    use plan::rule_set::Table;
+    use plan::settings::Settings;
+
+    use super::*;
+    use crate::kernel::{Refusal, RefusalClass};
+
+    /// A chain of 5,000 rules, of 110 bytes each, and one whose name is as long as a tenant can make it.
+    #[test]
+    fn a_note_keeps_neither_rules_nor_long_texts() {
+        let rules: Arc<[Box<str>]> = vec!["x".repeat(110).into(); 5_000].into();
+        let chain = ChainId::shared(Family::V4, Table::Nat, SharedChain::Services);
+        let ops = [
+            Op::Chain(ChainOp::Write(chain, Arc::clone(&rules))),
+            Op::Chain(ChainOp::Insert(chain, "y".repeat(262_144).into())),
+        ];
+        let refusal = Refusal::new(RefusalClass::Other, "z".repeat(262_144));
+        let results = [Ok(()), Err(refusal)];
+        let planner = Planner::new(Settings::new("node"));
+        let journal = Journal::default();
+        let mut observer = journal.observer();
+        observer.drifted(&[&ops[0], &ops[1]], &planner);
+        let took = Duration::ZERO;
+        observer.written(&KernelWrite { ops: &ops, results: &results, took, planner: &planner });
+        observer.sysctl_warning(&"w".repeat(262_144));
+        drop(ops);
+        assert_eq!(Arc::strong_count(&rules), 1);
+        for note in journal.after(0, 10) {
+            let text = format!("{:?}", note.happened);
+            assert!(text.len() < 3 * LONGEST, "{} bytes: {}", text.len(), &text[..200]);
+        }
+        let notes = journal.after(0, 10);
+        let Happened::Written { operations, .. } = &notes[1].happened else { panic!("{notes:?}") };
+        assert!(operations.starts_with("write chain "), "{operations}");
+        assert!(operations.contains(" of 5000 rules; insert rule yyy"), "{operations}");
     }
 }
