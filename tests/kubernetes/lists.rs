@@ -43,6 +43,8 @@ async fn a_list_as_a_stream() {
         assert_eq!(request.user_agent, "kube-ipvs/test");
         // Kubernetes 1.37 compresses watches piece by piece (`WatchListCompression`).
         assert!(!request.takes_gzip);
+        let wanted = "application/json;drop=metadata.managedFields, application/json";
+        assert_eq!(request.accept, wanted);
         assert_eq!(parameter("sendInitialEvents"), "true");
         assert_eq!(parameter("allowWatchBookmarks"), "true");
         let selectors = (parameter("labelSelector"), parameter("fieldSelector"));
@@ -196,6 +198,21 @@ async fn a_stream_that_always_breaks_off_is_done_without() {
     world.follow().await;
     world.until_complete().await;
     assert_eq!(how(&world), ["200 resourceVersion=0"]);
+}
+
+/// Its cache lags, and it does not go to etcd for it (`ConsistentListFromCacheSkipTimeoutFallback`, alpha in
+/// Kubernetes 1.37).
+#[tokio::test]
+async fn a_server_that_is_busy_is_asked_for_the_same_list_again() {
+    let mut world = World::new(paged());
+    world.server.apply(service("a")).unwrap();
+    let busy = Fault::Status { code: 429, retry_after: Some(1) };
+    world.server.inject(busy, On::list(Resource::Services).times(4));
+    world.follow().await;
+    world.until_complete().await;
+    let lists = how(&world);
+    let expected = ["429", "429", "429", "429", "200"].map(|it| format!("{it} resourceVersion=0"));
+    assert_eq!(lists, expected);
 }
 
 #[tokio::test]

@@ -194,8 +194,17 @@ fn a_silent_watch_is_taken_for_dead() {
 /// A server whose etcd was restored sends nothing before it has come as far as before.
 #[test]
 fn watches_that_stay_silent_lead_to_a_list() {
+    silent_watches_lead_to_a_list(Duration::from_millis(50));
+}
+
+/// As behind what buffers answers, which keeps bookmarks as well.
+#[test]
+fn watches_that_were_never_heard_lead_to_a_list() {
+    silent_watches_lead_to_a_list(Duration::from_secs(3_600));
+}
+
+fn silent_watches_lead_to_a_list(period: Duration) {
     on_each_release(async |release| {
-        let period = Duration::from_millis(50);
         let mut world = World::new(Options { bookmark_period: period, ..as_of(release) });
         world.follow().await;
         world.until_complete().await;

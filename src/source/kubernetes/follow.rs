@@ -33,7 +33,7 @@ mod list;
 use std::time::Duration;
 
 use http::HeaderValue;
-use http::header::ACCEPT_ENCODING;
+use http::header::{ACCEPT, ACCEPT_ENCODING};
 use kube::Client;
 use kube::api::{Request, WatchParams};
 use tokio::sync::mpsc::Sender;
@@ -53,6 +53,11 @@ use fields::Fields;
 use list::Lists;
 pub(super) use list::not_a_list;
 
+/// Objects without `metadata.managedFields`, which are up to half of them, from a server that can leave it out
+/// (KEP-5958, alpha in Kubernetes 1.38). Any other ignores the parameter, or takes the second.
+const WANTED: HeaderValue =
+    HeaderValue::from_static("application/json;drop=metadata.managedFields, application/json");
+
 /// Longest silence before the end of a list that is sent as a stream. The server waits up to three
 /// seconds for its cache; one that never sends the end is one that does not know how.
 const STREAM_PATIENCE: Duration = Duration::from_secs(15);
@@ -70,6 +75,9 @@ const SILENT_WATCHES: u32 = 2;
 /// and what answers them may be a balancer. The API server sends a bookmark a minute, plus up to a
 /// quarter (`nextBookmarkTime` in storage/cacher/cache_watcher.go).
 const SILENCE: Duration = Duration::from_secs(160);
+
+/// Time after which a watch that the server should have ended is given up.
+const LATENESS: Duration = Duration::from_secs(15);
 
 /// A watch that has lasted this long works, even if nothing has changed.
 const PROOF: Duration = Duration::from_secs(3);
@@ -312,6 +320,8 @@ impl Follower {
             let patience = match (is_listing, self.works) {
                 (true, _) => STREAM_PATIENCE,
                 (false, false) => PROOF,
+                // What buffers answers lets them through when the server has ended the watch.
+                (false, true) if self.n_silent > 0 && !self.has_bookmarks => lasts + LATENESS,
                 (false, true) => SILENCE,
             };
             let line = match body.line(patience).await {
@@ -326,7 +336,7 @@ impl Follower {
                 Err(fault) if is_listing => return Err(Failure::BrokenList(fault.to_string())),
                 Err(BodyError::Silent(patience)) => {
                     self.n_silent += 1;
-                    if self.has_bookmarks && self.n_silent >= SILENT_WATCHES {
+                    if self.n_silent >= SILENT_WATCHES {
                         self.list_again(ListReason::Silent);
                     }
                     return Err(BodyError::Silent(patience).into());
@@ -394,7 +404,8 @@ impl Follower {
         request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
     ) -> Result<Body, Failure> {
         // Nothing in a request comes from outside but the node's name, which is escaped.
-        let request = request.map_err(|error| Failure::Garbage(chain(&error)))?;
+        let mut request = request.map_err(|error| Failure::Garbage(chain(&error)))?;
+        request.headers_mut().insert(ACCEPT, WANTED);
         ask(&self.client, request).await.map_err(|failure| match failure {
             Failure::Refused(status) => self.refusal(status),
             failure => failure,

@@ -22,15 +22,16 @@ use hyper_util::client::proxy::matcher::Intercept;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::client::{Body, ConfigExt as _};
 use kube::{Client, Config};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 use tower::filter::{AsyncFilterLayer, AsyncPredicate};
-use tower::{BoxError, Service, ServiceBuilder, service_fn};
+use tower::{BoxError, Service, ServiceBuilder, ServiceExt as _, service_fn};
 use tower_http::decompression::DecompressionLayer;
 
 use super::failure::innermost;
 use super::turns::Turns;
 
-/// Longest time that a connection may take to be made.
+/// Longest time that a connection may take to be made, with a proxy's tunnel and TLS: client-go's for a TLS
+/// handshake (`TLSHandshakeTimeout` in client-go's transport/cache.go).
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A connection on which nothing comes is asked after this time whether it still is one, and again
@@ -55,6 +56,9 @@ const DEFAULT_QPS: f32 = 5.0;
 const DEFAULT_BURST: i32 = 10;
 
 type Checked = Pin<Box<dyn Future<Output = Result<Request<Body>, BoxError>> + Send>>;
+
+/// A connection that is being made.
+type Made<C> = Pin<Box<dyn Future<Output = Result<C, BoxError>> + Send>>;
 
 /// A file with a bearer token. The kubelet or another program replaces it in time.
 #[derive(Debug, Clone)]
@@ -193,7 +197,7 @@ where
         .http2_keep_alive_interval(PING_INTERVAL)
         .http2_keep_alive_timeout(PING_PATIENCE)
         .http2_keep_alive_while_idle(true)
-        .build(tls(config, connector)?);
+        .build(within(CONNECT_PATIENCE, tls(config, connector)?));
     let service = ServiceBuilder::new()
         .layer(DecompressionLayer::new())
         .layer(config.base_uri_layer())
@@ -202,6 +206,36 @@ where
         .map_err(BoxError::from)
         .service(http);
     Ok(Client::new(service, config.default_namespace.clone()))
+}
+
+/// The same connections, which fail if they are not ready for requests in time: what accepts them may be a
+/// balancer that says nothing, or a proxy that swallows CONNECT.
+fn within<C>(
+    patience: Duration,
+    connector: C,
+) -> impl Service<Uri, Response = C::Response, Error = BoxError, Future = Made<C::Response>>
++ Clone
++ Send
++ Sync
+where
+    C: Service<Uri> + Clone + Send + Sync + 'static,
+    C::Future: Send,
+    C::Error: Into<BoxError>,
+{
+    service_fn(move |uri: Uri| {
+        let made = connector.clone().oneshot(uri);
+        let made = async move {
+            let Ok(made) = timeout(patience, made).await else {
+                let text = format!(
+                    "what accepted the connection was not ready for requests within {patience:?}, with a \
+                     proxy's tunnel and TLS"
+                );
+                return Err(io::Error::new(io::ErrorKind::TimedOut, text).into());
+            };
+            made.map_err(Into::into)
+        };
+        Box::pin(made) as Made<_>
+    })
 }
 
 /// TLS with the cluster's certificates, and with it the choice between HTTP/2 and HTTP/1.

@@ -60,3 +60,23 @@ fn a_token_file_is_read_again() {
     std::fs::remove_file(&path).unwrap();
     assert_eq!(file.header(), "Bearer second");
 }
+
+/// One that accepts for a server which is dead, and a proxy that takes a request for a tunnel and says nothing.
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_is_never_ready_fails_in_ten_seconds() {
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = silent.local_addr().unwrap();
+    let server: Uri = format!("https://{address}").parse().unwrap();
+    let other: Uri = "https://192.0.2.1:6443".parse().unwrap();
+    let tunnel = Tunnel::new(format!("http://{address}").parse().unwrap(), tcp());
+    let config = Config::new(server.clone());
+    let direct = within(CONNECT_PATIENCE, tls(&config, tcp()).unwrap()).oneshot(server);
+    let tunnelled = within(CONNECT_PATIENCE, tls(&config, tunnel).unwrap()).oneshot(other);
+    let begun = Instant::now();
+    let errors = tokio::join!(direct, tunnelled);
+    assert_eq!(begun.elapsed().as_secs(), CONNECT_PATIENCE.as_secs());
+    for error in [errors.0.err(), errors.1.err()] {
+        let error = error.unwrap().to_string();
+        assert!(error.contains("not ready for requests within 10s"), "{error}");
+    }
+}
