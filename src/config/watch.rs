@@ -155,7 +155,7 @@ impl ConfigurationFile {
                 };
                 info!("{UPDATED}; the new content is valid: {follows} in {delay:.0?}");
                 sleep(delay).await;
-                if watched.read() == Some(new) {
+                if watched.read().await == Some(new) {
                     return change;
                 }
                 continue;
@@ -183,7 +183,7 @@ impl Watched {
     /// # Errors
     /// When it cannot be used, if that has not been reported yet.
     async fn usable_change(&mut self) -> Result<Option<(Vec<u8>, Change)>, Refusal> {
-        let Some(content) = self.read() else { return Ok(None) };
+        let Some(content) = self.read().await else { return Ok(None) };
         if content == self.file.content {
             if self.rejected.take().is_some() {
                 info!(
@@ -229,8 +229,11 @@ impl Watched {
         }
     }
 
-    fn read(&mut self) -> Option<Vec<u8>> {
-        let content = std::fs::read(&self.file.path);
+    /// Reads the file on another thread: its file system may be one that has stopped.
+    async fn read(&mut self) -> Option<Vec<u8>> {
+        let path = self.file.path.clone();
+        let read = spawn_blocking(move || std::fs::read(path)).await;
+        let content = read.unwrap_or_else(|error| Err(error.into()));
         if let Err(error) = &content
             && !self.is_unreadable
         {

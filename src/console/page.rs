@@ -19,7 +19,9 @@ mod status;
 mod tests;
 mod trace;
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes, to_bytes};
@@ -30,6 +32,7 @@ use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::get;
 use axum::{Extension, Router, middleware};
 use tokio::runtime::Handle;
+use tokio::task::{JoinError, JoinHandle};
 use tower::ServiceExt as _;
 
 use super::Desk;
@@ -136,7 +139,8 @@ async fn trace_page(State(site): State<Site>, RawQuery(query): RawQuery) -> Resp
     if asked.get("destination").is_empty() {
         return layout::page(Place::Trace, "Trace a packet", form);
     }
-    match site.ask("/v1/trace", &asked.only(&["source", "destination", "protocol"])).await {
+    let query = asked.only(&["source", "destination", "protocol"]);
+    match site.ask_shared("/v1/trace", &query).await {
         Ok(found) => layout::page(Place::Trace, "Trace a packet", |main| {
             form(main);
             trace::write(main, &found);
@@ -195,12 +199,7 @@ impl Site {
         Self { answers, runtime, shared: SharedAnswers::new(pause) }
     }
 
-    /// Asks for an answer as a command does.
-    async fn ask<T: Content>(&self, path: &str, asked: &[(&str, &str)]) -> Result<T, Failure> {
-        self.answer(&link(path, asked)).await?.read()
-    }
-
-    /// Asks for an answer of a page that loads itself again: all its viewers get the same one.
+    /// Asks for an answer, as a command does: all viewers of a page get the same one.
     async fn ask_shared<T: Content>(
         &self,
         path: &str,
@@ -213,12 +212,31 @@ impl Site {
     async fn answer(&self, question: &str) -> Result<Answered, Failure> {
         let request = Request::get(question).body(Body::empty());
         let request = request.map_err(|error| Failure::of_ours(&error))?;
-        let answering = self.runtime.spawn(self.answers.clone().oneshot(request));
+        let answering = Answering(self.runtime.spawn(self.answers.clone().oneshot(request)));
         let Ok(response) = answering.await.map_err(|error| Failure::of_ours(&error))?;
         let status = response.status();
         let body = to_bytes(response.into_body(), LONGEST_ANSWER).await;
         let body = body.map_err(|error| Failure::of_ours(&error))?;
         Ok(Answered { status, body })
+    }
+}
+
+/// An answer that is being made. It ends when nobody waits for it any more.
+struct Answering<T>(JoinHandle<T>);
+
+// === impl Answering ===
+
+impl<T> Future for Answering<T> {
+    type Output = Result<T, JoinError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0).poll(context)
+    }
+}
+
+impl<T> Drop for Answering<T> {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }
 
@@ -243,6 +261,16 @@ impl Answered {
 // === impl Failure ===
 
 impl Failure {
+    /// Too many questions lately. The next one is answered after this time.
+    fn busy(after: Duration) -> Self {
+        let seconds = after.as_secs() + 1;
+        let message = format!(
+            "these pages have been asked for more than they may take of this node's processor; try again in \
+             {seconds} s, or run the command on the node, which has no such limit"
+        );
+        Self { status: StatusCode::TOO_MANY_REQUESTS, message }
+    }
+
     fn of_ours(error: &dyn std::error::Error) -> Self {
         let message = format!("the page cannot be made of the answer, which is a bug: {error}");
         Self { status: StatusCode::INTERNAL_SERVER_ERROR, message }

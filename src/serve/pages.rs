@@ -19,6 +19,8 @@ use axum::routing::{any, get, put};
 use axum::{Json, Router};
 use plan::mode::Mode;
 use serde_json::Value;
+use tokio::sync::Mutex;
+use tokio::task::spawn_blocking;
 use tracing::{error, info};
 
 use super::metrics::{MEDIA_TYPE, Metrics};
@@ -69,6 +71,8 @@ pub struct Pages {
 struct PageState {
     pages: Pages,
     metrics: Arc<Metrics>,
+    /// Held by the scrape that is being encoded.
+    encoding: Mutex<()>,
     started: (Instant, SystemTime),
 }
 
@@ -107,7 +111,8 @@ pub(super) fn router(mut pages: Pages, metrics: &Arc<Metrics>) -> Router {
     let (flagz, statusz) = (pages.flagz, pages.statusz);
     let started = (Instant::now(), SystemTime::now());
     let more = std::mem::take(&mut pages.more);
-    let state = Arc::new(PageState { pages, metrics: Arc::clone(metrics), started });
+    let (metrics, encoding) = (Arc::clone(metrics), Mutex::default());
+    let state = Arc::new(PageState { pages, metrics, encoding, started });
     let mut router = Router::new()
         .route("/metrics", any(metrics_page))
         .route("/metrics/slis", any(slis_page))
@@ -143,7 +148,7 @@ pub(super) fn router(mut pages: Pages, metrics: &Arc<Metrics>) -> Router {
 }
 
 async fn metrics_page(State(state): Page) -> Response {
-    exposition(state.metrics.text())
+    encoded(&state, Metrics::text).await
 }
 
 async fn slis_page(method: Method, State(state): Page) -> Response {
@@ -151,7 +156,19 @@ async fn slis_page(method: Method, State(state): Page) -> Response {
         state.metrics.reset_slis();
         return text("metrics reset\n".to_owned());
     }
-    exposition(state.metrics.slis_text())
+    encoded(&state, Metrics::slis_text).await
+}
+
+/// Metrics of 50,000 Services take a second to encode: beside this thread, which answers probes, and one scrape
+/// at a time.
+async fn encoded(
+    state: &Arc<PageState>,
+    encode: fn(&Metrics) -> Result<String, prometheus::Error>,
+) -> Response {
+    let _turn = state.encoding.lock().await;
+    let metrics = Arc::clone(&state.metrics);
+    let text = spawn_blocking(move || encode(&metrics)).await;
+    exposition(text.unwrap_or_else(|error| Err(prometheus::Error::Msg(error.to_string()))))
 }
 
 /// Answers that this server works. The proxy's health is on the other server.

@@ -120,12 +120,24 @@ async fn blocking<T: Send + 'static>(
     })
 }
 
+/// Longest name of a namespace, a slash, and the longest of an object (RFC 1123's label and subdomain).
+const LONGEST_NAME: usize = 63 + 1 + 253;
+
+/// Most words of like length that one is compared with, each of which takes some microseconds.
+const MOST_COMPARED: usize = 4_096;
+
 /// Returns the words that are nearest to one that is not there, for a message: at most three.
 pub fn nearest<'a>(wanted: &str, words: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
-    let mut near: Vec<(usize, &str)> = words
-        .into_iter()
+    if wanted.len() > LONGEST_NAME {
+        return Vec::new();
+    }
+    let most = |word: &str| wanted.len().max(word.len()) / 3;
+    // One that is much longer or shorter is not near. Of the others the distance takes time.
+    let like = words.into_iter().filter(|word| wanted.len().abs_diff(word.len()) <= most(word));
+    let mut near: Vec<(usize, &str)> = like
+        .take(MOST_COMPARED)
         .map(|word| (strsim::damerau_levenshtein(wanted, word), word))
-        .filter(|(distance, word)| *distance <= wanted.len().max(word.len()) / 3)
+        .filter(|(distance, word)| *distance <= most(word))
         .collect();
     near.sort_unstable();
     near.into_iter().take(MOST_NEAR).map(|(_, word)| word).collect()
@@ -185,5 +197,7 @@ mod tests {
         let words = ["shop/cart", "shop/card", "kube-system/kube-dns", "shop/catalogue"];
         assert_eq!(nearest("shop/crat", words), ["shop/cart", "shop/card"]);
         assert!(nearest("x", words).is_empty());
+        let long = format!("shop/{}", "x".repeat(400));
+        assert!(nearest(&long, [&*long]).is_empty(), "no object has such a name");
     }
 }
