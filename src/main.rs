@@ -17,6 +17,12 @@ fn main() -> ExitCode {
         Ok(Invocation::Console(words)) => return console::commands::run(words),
         Err(answer) => return answer.print(),
     };
+    if arguments.given.is_empty()
+        && let Err(error) = switch::require_none_beside()
+    {
+        app::logging::start(Logging { format: LogFormat::Text, verbosity: 0 });
+        return ended(Err(error));
+    }
     let configuration = match Configuration::load(&arguments) {
         Ok(configuration) => configuration,
         Err(error) => {

@@ -29,6 +29,24 @@ use rustix::process::Signal;
 use crate::cli::SwitchArguments;
 use process::Running;
 
+/// Requires that no kube-ipvs serves in this network namespace: who types the bare name there means one of
+/// its commands.
+///
+/// # Errors
+/// When one does, or several do: in words.
+pub fn require_none_beside() -> anyhow::Result<()> {
+    let pid = match process::find(process::PROC.as_ref()) {
+        Ok(running) => running.pid.as_raw_nonzero().to_string(),
+        Err(error @ process::FindError::Several(_)) => return Err(error.into()),
+        Err(_) => return Ok(()),
+    };
+    bail!(
+        "kube-ipvs serves in this network namespace already (process {pid}), and a second one beside it would \
+         undo its work. To see what it does, try `kube-ipvs status`; `kube-ipvs --help` lists the commands. To \
+         start another one all the same, give it a configuration: --config FILE, or flags"
+    )
+}
+
 /// Returns the signal that orders a mode.
 #[must_use]
 pub fn signal_of(mode: Mode) -> Signal {

@@ -52,7 +52,8 @@ pub(crate) enum FindError {
     Unlisted(#[from] anyhow::Error),
 }
 
-/// Finds the one that runs in this network namespace. Other commands of this program do not count.
+/// Finds the one that runs in this network namespace, as this user or as root: a name is anybody's to take.
+/// Other commands of this program do not count.
 ///
 /// # Errors
 /// When there is none, or more than one.
@@ -84,7 +85,7 @@ fn find_all(proc: &Path) -> anyhow::Result<Vec<Running>> {
         let folder = entry.path();
         // One that ends meanwhile, or that this user must not look into, is none.
         let is_here = fs::read_link(folder.join("ns/net")).is_ok_and(|it| it == namespace);
-        if is_here && is_kube_ipvs(&folder, program) {
+        if is_here && is_kube_ipvs(&folder, program) && is_trusted(&folder) {
             found.extend(Running::read(pid, folder)?);
         }
     }
@@ -104,6 +105,12 @@ fn is_kube_ipvs(folder: &Path, program: Option<(u64, u64)>) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     // The file of a program may have been replaced since.
     name.strip_suffix(" (deleted)").unwrap_or(name) == NAME
+}
+
+/// True for a process of this user, or of root.
+fn is_trusted(folder: &Path) -> bool {
+    let status = fs::read_to_string(folder.join("status")).unwrap_or_default();
+    user(&status).is_some_and(|user| user == 0 || user == rustix::process::geteuid().as_raw())
 }
 
 /// Returns the device and the inode of a file.
@@ -151,7 +158,7 @@ impl Running {
     fn description(&self) -> String {
         let line = fs::read(self.folder.join("cmdline")).unwrap_or_default();
         let line = String::from_utf8_lossy(&line).replace('\0', " ");
-        format!("process {} ({})", self.pid.as_raw_nonzero(), line.trim_end())
+        format!("process {} ({})", self.pid.as_raw_nonzero(), line.trim_end().escape_debug())
     }
 
     /// True if it handles a signal.
@@ -182,6 +189,12 @@ fn handled(status: &str) -> Option<u64> {
     u64::from_str_radix(value.trim(), 16).ok()
 }
 
+/// The effective user (the second of `Uid` in proc_pid_status(5)).
+fn user(status: &str) -> Option<u32> {
+    let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    users.split_whitespace().nth(1)?.parse().ok()
+}
+
 fn parent(status: &str) -> Option<i32> {
     status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
 }
@@ -204,7 +217,13 @@ mod tests {
         let line: String = words.iter().map(|word| format!("{word}\0")).collect();
         fs::write(folder.join("cmdline"), line).unwrap();
         // SIGUSR1, SIGUSR2 and SIGURG, and what every process handles.
-        fs::write(folder.join("status"), "Name:\tx\nSigCgt:\t0000000000400a00\n").unwrap();
+        fs::write(folder.join("status"), status("")).unwrap();
+    }
+
+    /// Status of a process of this user, with more lines.
+    fn status(more: &str) -> String {
+        let user = rustix::process::geteuid().as_raw();
+        format!("Name:\tx\nUid:\t7\t{user}\t7\t7\nSigCgt:\t0000000000400a00\n{more}")
     }
 
     fn mk_proc() -> tempfile::TempDir {
@@ -246,13 +265,30 @@ mod tests {
         mk_process(proc.path(), "20", "net:[1]", "/bin/kube-ipvs", &words);
         mk_process(proc.path(), "21", "net:[1]", "/bin/kube-ipvs", &words);
         let start = |parent: &str| {
-            let status = format!("Name:\tx\nPPid:\t{parent}\nSigCgt:\t0000000000400a00\n");
+            let status = status(&format!("PPid:\t{parent}\n"));
             fs::write(proc.path().join("21/status"), status).unwrap();
         };
         start("20");
         assert_eq!(find(proc.path()).unwrap().pid, Pid::from_raw(20).unwrap());
         start("1");
         assert!(matches!(find(proc.path()), Err(FindError::Several(_))));
+    }
+
+    /// Any user can name a file kube-ipvs, and give its words bytes that a terminal obeys.
+    #[test]
+    fn a_strangers_process_does_not_count_and_words_are_escaped() {
+        let proc = mk_proc();
+        mk_process(proc.path(), "20", "net:[1]", "/tmp/kube-ipvs", &["kube-ipvs"]);
+        let stranger = rustix::process::geteuid().as_raw() + 1_000;
+        let of_stranger = format!("Uid:\t0\t{stranger}\t0\t0\nSigCgt:\t0000000000400a00\n");
+        fs::write(proc.path().join("20/status"), of_stranger).unwrap();
+        assert!(matches!(find(proc.path()), Err(FindError::None)));
+        mk_process(proc.path(), "21", "net:[1]", "/bin/kube-ipvs", &["kube-ipvs", "-v=2"]);
+        assert_eq!(find(proc.path()).unwrap().pid, Pid::from_raw(21).unwrap());
+        let words = ["kube-ipvs", "--config=\u{1b}[2J"];
+        mk_process(proc.path(), "22", "net:[1]", "/bin/kube-ipvs", &words);
+        let said = find(proc.path()).unwrap_err().to_string();
+        assert!(said.ends_with("process 22 (kube-ipvs --config=\\u{1b}[2J)"), "{said}");
     }
 
     #[test]
