@@ -5,7 +5,6 @@ set -euo pipefail
 smoke=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)/smoke.sh
 work=$(mktemp --directory)
 trap 'rm -r "$work"' EXIT
-export STATE=$work
 mkdir "$work/bin"
 
 cat >"$work/bin/kubectl" <<'END'
@@ -49,15 +48,22 @@ chmod +x "$work"/bin/*
 
 # Runs smoke.sh with one fault, or none.
 run() {
-    echo rr >"$work/scheduler"
-    echo 0 >"$work/calls"
-    FAULT=$1 PATH="$work/bin:$PATH" bash "$smoke" >"$work/output.$1"
+    local state="$work/state.$1"
+    mkdir "$state"
+    echo rr >"$state/scheduler"
+    echo 0 >"$state/calls"
+    FAULT=$1 STATE=$state PATH="$work/bin:$PATH" bash "$smoke" >"$work/output.$1"
 }
 
 run none || { grep FAIL "$work/output.none"; echo "with all in order, smoke.sh fails" >&2; exit 1; }
+declare -A running
 for fault in no-workload no-pods no-daemonset no-api kube-proxy pod-unserved pod-elsewhere no-rollout \
     unhealthy silent leak refusal masqueraded one-pod unsteady other-scheduler; do
-    if run "$fault"; then
+    run "$fault" &
+    running[$fault]=$!
+done
+for fault in "${!running[@]}"; do
+    if wait "${running[$fault]}"; then
         echo "smoke.sh does not see the fault $fault" >&2
         exit 1
     fi

@@ -170,7 +170,7 @@ impl LaneChoice {
 /// Runs it with a small cluster and for a short time, at native speed: for the suite, which wants to
 /// know that it works, and that the state is exact after every step.
 pub(crate) fn short_form() -> Result<()> {
-    at_scale(&BenchArguments::short("1000x10")).map(drop)
+    at_scale(&BenchArguments::short("300x10")).map(drop)
 }
 
 /// The same of the comparison of modes.

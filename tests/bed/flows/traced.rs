@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 
 use bed::Protocol;
-use kube_ipvs::console::answers::trace::own_sources;
+use kube_ipvs::console::answers::trace::{masqueraded_sources, own_sources};
 use kube_ipvs::source::manifests::Manifests;
 use kube_ipvs::source::{Options, SourceEvent};
 use plan::event::Event;
+use plan::mode::Mode;
 use plan::model;
 use plan::planner::{Plan, Planner};
 use plan::settings::{LocalDetection, Settings};
@@ -197,7 +198,10 @@ impl Traced<'_> {
         let mut known = self.own_sources.borrow_mut();
         let ask = || {
             let namespace = &self.world.bed.cluster.nodes()[node].namespace;
-            let sources = namespace.enter(|| own_sources(vec![to])).unwrap().unwrap();
+            // The relay makes connections of its own.
+            let is_relayed = self.world.mode == Mode::Userspace;
+            let sources = if is_relayed { own_sources } else { masqueraded_sources };
+            let sources = namespace.enter(|| sources(vec![to])).unwrap().unwrap();
             sources.get(&to).copied()
         };
         known.entry((node, to)).or_insert_with(ask).unwrap_or_else(|| panic!("{node} to {to}"))

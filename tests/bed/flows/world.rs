@@ -10,7 +10,8 @@ use bed::{ClusterSpec, Host, Protocol, Proxy, Server, Service};
 
 use plan::mode::Mode;
 
-use super::row::{Client, Endpoints, Frontend, Given, Policy, Ranges, Row};
+use super::row::{Client, Endpoints, Frontend, Given, Policy, Ranges};
+use super::trial::Trials;
 use crate::fixture::{Bed, TARGET, ip};
 
 /// The protocols that every row is tried with.
@@ -33,8 +34,8 @@ pub(super) struct World {
 // === impl World ===
 
 impl World {
-    /// Builds it for these rows; when it returns, both nodes have all Services.
-    pub(super) fn build(rows: &[&[Row]], mode: Mode) -> Self {
+    /// Builds it for these trials; when it returns, both nodes have all Services.
+    pub(super) fn build(trials: &Trials, mode: Mode) -> Self {
         let bed = Bed::with(&ClusterSpec { clients: 2, ..ClusterSpec::default() });
         let ports = PROTOCOLS.map(|protocol| (protocol, TARGET));
         let nodes = bed.cluster.nodes();
@@ -45,7 +46,7 @@ impl World {
             node.namespace.set_sysctl("net/ipv6/icmp/ratelimit", "0").unwrap();
         }
         let mut world =
-            Self { bed, mode, numbers: numbered(rows), proxies: Vec::new(), _hosts: hosts };
+            Self { bed, mode, numbers: numbered(trials), proxies: Vec::new(), _hosts: hosts };
         let services: Vec<String> =
             world.numbers.keys().map(|given| world.service(*given).to_yaml()).collect();
         world.bed.manifests.write("flows.yaml", &services.join("---\n")).unwrap();
@@ -85,10 +86,8 @@ impl World {
             Frontend::Cluster => pick("10.96.1", "fd00:96:"),
             Frontend::External => pick("198.51.100", "fd00:203::1"),
             Frontend::Balancer => {
-                let shared = Given { ranges: Ranges::OutsideAndPodSharing, ..given };
-                let owner =
-                    if given.ranges == Ranges::SecondOutsideSharing { shared } else { given };
-                let number = self.number(owner);
+                let shares = given.ranges == Ranges::SecondOutsideSharing;
+                let number = self.number(if shares { owner(given) } else { given });
                 let text = if ipv4 {
                     format!("203.0.113.{number}")
                 } else {
@@ -206,9 +205,13 @@ impl World {
     }
 }
 
-/// Every Service that the rows speak of, and its number, from one.
-fn numbered(rows: &[&[Row]]) -> BTreeMap<Given, u8> {
-    let givens = rows.iter().copied().flatten().flat_map(Row::givens);
+/// Every Service that the trials speak of, and the one that it shares an address with; and its number, from one.
+fn numbered(trials: &Trials) -> BTreeMap<Given, u8> {
+    let with_owner = |given: Given| {
+        let shares = given.ranges == Ranges::SecondOutsideSharing;
+        [given].into_iter().chain(shares.then_some(owner(given)))
+    };
+    let givens = trials.keys().flat_map(|place| with_owner(place.given));
     let mut numbers: BTreeMap<Given, u8> = givens.map(|given| (given, 0)).collect();
     for (number, place) in (1..).zip(numbers.values_mut()) {
         *place = number;
@@ -216,6 +219,11 @@ fn numbered(rows: &[&[Row]]) -> BTreeMap<Given, u8> {
     // The last part of an IPv6 address has the digits of the number.
     assert!(numbers.len() < 255, "more Services than addresses: {}", numbers.len());
     numbers
+}
+
+/// The Service whose address another one shares.
+fn owner(given: Given) -> Given {
+    Given { ranges: Ranges::OutsideAndPodSharing, ..given }
 }
 
 /// A Node, with what its proxy wants to know of it.

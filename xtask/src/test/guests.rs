@@ -84,8 +84,8 @@ pub(super) const INSIDE: &str = "tests::kernel::";
 const BED: Tests = Tests::Program("bed");
 /// Tests of the bed that have a long form.
 const LONG: [&str; 4] = ["disturbance::", "killed::", "load::", "rollout::"];
-/// Variable of the table of flows by which a virtual machine tries every fifth frontend: emulated, all take two
-/// minutes in each mode. No number of kinds is a multiple of five, so the sample has frontends of every kind.
+/// Variable of the table of flows by which a virtual machine has every fifth Service, with all of its flows:
+/// emulated, all take two minutes in each mode.
 const FLOWS_SAMPLE: [&str; 2] = ["KUBE_IPVS_FLOWS_SAMPLE", "5"];
 /// Time limit of a guest.
 const LIMIT: Duration = Duration::from_secs(900);
