@@ -13,8 +13,9 @@ use apiserver::Credentials;
 use cap::Cap;
 use kube_ipvs::source::kubernetes::{ClientOptions, Kubernetes, clients};
 use kube_ipvs::source::{Options, SourceEvent};
+use plan::mode::Mode;
 use plan::planner::Planner;
-use plan::settings::Settings;
+use plan::settings::{Settings, ShortCircuitNetworks};
 use tokio::sync::mpsc::channel;
 
 use crate::cluster::{self, Size};
@@ -32,11 +33,15 @@ pub(crate) const COUNT: &str = "count-what-is-held";
 /// everything was read and planned in one go.
 const OWNERS: [&str; 4] = ["source", "input", "desired", "for a moment"];
 
-/// Prints who holds how much.
+/// Prints who holds how much in the modes whose state differs.
 pub(crate) fn print(sizes: &[Size]) -> Result<()> {
-    let counted = sizes.iter().map(|size| Ok((*size, count(*size)?)));
+    [Mode::Ipvs, Mode::Iptables].into_iter().try_for_each(|mode| print_in(mode, sizes))
+}
+
+fn print_in(mode: Mode, sizes: &[Size]) -> Result<()> {
+    let counted = sizes.iter().map(|size| Ok((*size, count(*size, mode)?)));
     let counted: Vec<(Size, [i64; 4])> = counted.collect::<Result<_>>()?;
-    println!("\nheld on the heap      a service  an endpoint   (bytes)");
+    println!("\nheld in mode {mode:<8}  a service  an endpoint   (bytes)");
     for (index, owner) in OWNERS.into_iter().enumerate() {
         let bytes = counted.iter().filter_map(|(size, held)| Some((*size, *held.get(index)?)));
         println!("{owner:<20}  {}", Cost::between(bytes)?);
@@ -45,12 +50,12 @@ pub(crate) fn print(sizes: &[Size]) -> Result<()> {
 }
 
 /// Counts in another process.
-fn count(size: Size) -> Result<[i64; 4]> {
+fn count(size: Size, mode: Mode) -> Result<[i64; 4]> {
     let server = cluster::serve(size, SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
     let kubeconfig = tempfile::NamedTempFile::new()?;
     std::fs::write(kubeconfig.path(), server.kubeconfig(&Credentials::Anonymous))?;
     let mut command = Command::new(std::env::current_exe()?);
-    let output = command.arg(COUNT).arg(kubeconfig.path()).output()?;
+    let output = command.arg(COUNT).arg(kubeconfig.path()).arg(mode.name()).output()?;
     if !output.status.success() {
         bail!("counting failed: {}", String::from_utf8_lossy(&output.stderr));
     }
@@ -60,14 +65,15 @@ fn count(size: Size) -> Result<[i64; 4]> {
 }
 
 /// The process that is counted in: prints bytes, in the order of [`OWNERS`].
-pub(crate) fn count_here(kubeconfig: PathBuf) -> Result<()> {
+pub(crate) fn count_here(kubeconfig: PathBuf, mode: &str) -> Result<()> {
+    let mode = Mode::ALL.into_iter().find(|it| it.name() == mode).context("no such mode")?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let [source, input, desired, most] = runtime.block_on(follow(kubeconfig))?;
+    let [source, input, desired, most] = runtime.block_on(follow(kubeconfig, mode))?;
     println!("{source} {input} {desired} {most}");
     Ok(())
 }
 
-async fn follow(kubeconfig: PathBuf) -> Result<[i64; 4]> {
+async fn follow(kubeconfig: PathBuf, mode: Mode) -> Result<[i64; 4]> {
     let options = ClientOptions {
         kubeconfig: Some(kubeconfig),
         master: None,
@@ -77,7 +83,12 @@ async fn follow(kubeconfig: PathBuf) -> Result<[i64; 4]> {
     };
     let clients = clients(&options).await?;
     let before = held();
-    let mut planner = Planner::new(Settings::new("node1"));
+    let short_circuit_networks = match mode {
+        Mode::Ipvs => ShortCircuitNetworks::default(),
+        Mode::Iptables | Mode::Userspace => ShortCircuitNetworks::NONE,
+    };
+    let settings = Settings { mode, short_circuit_networks, ..Settings::new("node1") };
+    let mut planner = Planner::new(settings);
     let (sink, mut events) = channel(1_024);
     let source = tokio::spawn(Kubernetes::new(&clients, Options::new("node1")).run(sink));
     loop {

@@ -54,7 +54,7 @@ struct Footprint {
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let done = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        [held::COUNT, kubeconfig] => held::count_here(PathBuf::from(kubeconfig)),
+        [held::COUNT, kubeconfig, mode] => held::count_here(PathBuf::from(kubeconfig), mode),
         _ => measure_all(&arguments),
     };
     match done {

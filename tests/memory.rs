@@ -1,0 +1,147 @@
+//! Memory stays flat under a tenant who changes the largest objects without end, in each mode.
+//!
+//! A program of its own, since it counts what is on the heap.
+
+// Clippy takes it for a test only if it says so.
+#![cfg(test)]
+
+use std::alloc::System;
+use std::net::IpAddr;
+use std::num::NonZeroU16;
+
+use cap::Cap;
+use kube_ipvs::console::journal::{Happened, Journal, Origin, noted};
+use kube_ipvs::kernel::fake::Fake;
+use kube_ipvs::kernel::worker::KernelHandle;
+use kube_ipvs::reconcile::{Input, Pace, Reconciler, Status};
+use plan::actual::Actual;
+use plan::event::Event;
+use plan::mode::Mode;
+use plan::model::{
+    Conditions, Endpoint, EndpointSlice, Family, ObjectName, Protocol, Service, ServicePort,
+    SlicePort,
+};
+use plan::planner::Planner;
+use plan::settings::{Settings, ShortCircuitNetworks};
+use tokio::sync::{mpsc, watch};
+
+#[global_allocator]
+static HEAP: Cap<System> = Cap::new(System, usize::MAX);
+
+/// Endpoints of the Service. Each is a rule in mode iptables.
+const ENDPOINTS: u8 = 200;
+/// Changes after which everything that is used for a change has been allocated.
+const WARM: u16 = 20;
+/// Changes after that: with four notes each, more than the journal has.
+const CHANGES: u16 = 1_200;
+/// Bytes by which the heap may grow meanwhile: the journal's notes, a few hundred bytes each.
+const GROWTH: usize = 4 << 20;
+/// Annotation of the largest size that the API takes.
+const ANNOTATION: usize = 256 << 10;
+
+#[test]
+fn a_tenant_who_changes_the_largest_objects_without_end_takes_no_memory() {
+    for mode in Mode::ALL {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        let [warm, after] = runtime.block_on(heap_while_it_changes(mode));
+        let grown = after.saturating_sub(warm);
+        assert!(grown < GROWTH, "mode {mode}: {grown} bytes in {CHANGES} changes");
+    }
+}
+
+/// Returns the heap's size after the first changes, and after all.
+async fn heap_while_it_changes(mode: Mode) -> [usize; 2] {
+    let short_circuit_networks = match mode {
+        Mode::Ipvs => ShortCircuitNetworks::default(),
+        Mode::Iptables | Mode::Userspace => ShortCircuitNetworks::NONE,
+    };
+    let settings = Settings {
+        mode,
+        short_circuit_networks,
+        families: vec![Family::V4],
+        ..Settings::new("node-1")
+    };
+    let journal = Journal::default();
+    let local_addresses = [IpAddr::from([192, 0, 2, 11]), IpAddr::from([127, 0, 0, 1])];
+    let fake = Fake::new(Actual {
+        local_addresses: local_addresses.into_iter().collect(),
+        ..Actual::default()
+    });
+    let kernel = KernelHandle::start(fake.clone(), ()).unwrap();
+    let reconciler = Reconciler::new(Planner::new(settings), kernel, Pace::default())
+        .unwrap()
+        .observed_by(Box::new(journal.observer()));
+    let (inputs, inbox) = mpsc::channel(16);
+    let mut status = reconciler.status();
+    let running = tokio::spawn(reconciler.run(inbox, None, std::future::pending())).abort_handle();
+    let say = async |event| inputs.send(Input::Change(event)).await.unwrap();
+    say(Event::ServiceApplied(Box::new(service()))).await;
+    say(Event::SliceApplied(Box::new(slice(0)))).await;
+    inputs.send(Input::Complete).await.unwrap();
+    until(&mut status, |status| status.in_sync_once).await;
+    let mut sizes = Vec::new();
+    for changes in [1..WARM, WARM..WARM + CHANGES] {
+        for number in changes {
+            let before = status.borrow().operations;
+            say(Event::SliceApplied(Box::new(slice(number)))).await;
+            // Only a relay makes rules of mode userspace.
+            if mode != Mode::Userspace {
+                until(&mut status, |status| status.operations > before).await;
+            }
+            let text = "\u{1}".repeat(ANNOTATION);
+            journal.note(Happened::Failed { origin: Origin::Source, text: noted(&text) });
+        }
+        fake.take_log();
+        sizes.push(HEAP.allocated());
+    }
+    running.abort();
+    [sizes[0], sizes[1]]
+}
+
+async fn until(status: &mut watch::Receiver<Status>, is_so: impl Fn(&Status) -> bool) {
+    while !is_so(&status.borrow_and_update()) {
+        status.changed().await.unwrap();
+    }
+}
+
+fn port(number: u16) -> NonZeroU16 {
+    NonZeroU16::new(number).unwrap()
+}
+
+fn service() -> Service {
+    let http = ServicePort {
+        name: "http".into(),
+        protocol: Protocol::Tcp,
+        port: port(80),
+        node_port: None,
+    };
+    Service {
+        cluster_v4: Some([10, 96, 0, 10].into()),
+        ports: vec![http],
+        ..Service::new(ObjectName::new("ns", "x".repeat(63)))
+    }
+}
+
+/// All endpoints but one, which is another one each time.
+fn slice(number: u16) -> EndpointSlice {
+    let left_out = 1 + u8::try_from(number % u16::from(ENDPOINTS)).unwrap();
+    let endpoint = |last: u8| Endpoint {
+        address: [10, 244, 0, last].into(),
+        conditions: Conditions::default(),
+        node: Some("node-2".into()),
+        zone: None,
+        hints: None,
+    };
+    let service = service();
+    EndpointSlice {
+        name: service.name.clone(),
+        service: service.name,
+        family: Family::V4,
+        ports: vec![SlicePort { name: "http".into(), protocol: Protocol::Tcp, port: port(8080) }],
+        endpoints: (1..=ENDPOINTS).filter(|last| *last != left_out).map(endpoint).collect(),
+    }
+}
