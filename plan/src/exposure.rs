@@ -169,7 +169,7 @@ impl<'a> Exposure<'a> {
                 DrainedChoice::default()
             } else {
                 let among_all = selection(service, &candidates, facts, settings).choose();
-                DrainedChoice::of(&among_all, &service.name, drains)
+                DrainedChoice::of(&among_all, &usable)
             };
             ports.push(PortExposure { index, port, choice, drained, here });
             if settings.localhost_node_ports {

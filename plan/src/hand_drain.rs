@@ -3,7 +3,8 @@
 //!
 //! An endpoint that is drained by hand counts as if it was not there when endpoints are chosen, so
 //! hints and the fallback to endpoints that terminate go by the others. In IPVS mode it stays in
-//! the virtual servers with weight 0, so that its connections go on.
+//! the virtual servers with weight 0, so that its connections go on. If all the others have failed since,
+//! it is used again as long as that lasts, unless the drain is forced.
 
 #[cfg(test)]
 mod tests;
@@ -27,6 +28,8 @@ pub struct HandDrain {
     pub port: Option<NonZeroU16>,
     /// Service whose clients are kept away; none: every Service.
     pub service: Option<ServiceName>,
+    /// True if the endpoint gets nothing, even if clients are left without one.
+    pub is_forced: bool,
 }
 
 /// All that is drained by hand.
@@ -141,7 +144,8 @@ impl HandDrains {
         true
     }
 
-    /// Returns the endpoints of a Service that are not drained by hand.
+    /// Returns the endpoints of a Service that are not drained by hand, and if none of these can be used,
+    /// those that are drained without force.
     pub(crate) fn others<'c, 'a>(
         &self,
         service: &ServiceName,
@@ -151,21 +155,36 @@ impl HandDrains {
         if self.is_empty() || !candidates.iter().any(is_drained) {
             return Cow::Borrowed(candidates);
         }
-        Cow::Owned(candidates.iter().filter(|it| !is_drained(it)).copied().collect())
+        let without = |is_left_out: &dyn Fn(&Candidate<'_>) -> bool| {
+            candidates.iter().filter(|it| !is_left_out(it)).copied().collect::<Vec<_>>()
+        };
+        let others = without(&is_drained);
+        let is_usable = |it: &Candidate<'_>| {
+            let conditions = it.endpoint.conditions;
+            conditions.ready || conditions.serving && conditions.terminating
+        };
+        if others.iter().any(is_usable) {
+            return Cow::Owned(others);
+        }
+        let is_forced = |it: &Candidate<'_>| {
+            let mut drains = self.by_address.get(&it.endpoint.address).into_iter().flatten();
+            drains.any(|drain| drain.is_forced && drain.covers(service, it.socket()))
+        };
+        Cow::Owned(without(&is_forced))
     }
 }
 
 // === impl DrainedChoice ===
 
 impl DrainedChoice {
-    /// Returns the drained ones of a choice among all endpoints.
-    pub(crate) fn of(
-        among_all: &EndpointChoice,
-        service: &ServiceName,
-        drains: &HandDrains,
-    ) -> Self {
+    /// Returns those of a choice among all endpoints that are not among the usable ones, which are in the order
+    /// of address and port.
+    pub(crate) fn of(among_all: &EndpointChoice, usable: &[Candidate<'_>]) -> Self {
+        let is_usable = |it: &RealServer| {
+            usable.binary_search_by_key(&it.socket(), |usable| usable.socket()).is_ok()
+        };
         let drained = |chosen: &[RealServer]| {
-            let drained = chosen.iter().filter(|it| drains.of(service, it.socket()).is_some());
+            let drained = chosen.iter().filter(|it| !is_usable(it));
             drained.map(|it| RealServer { weight: 0, ..*it }).collect()
         };
         Self { cluster: drained(&among_all.cluster), local: drained(&among_all.local) }

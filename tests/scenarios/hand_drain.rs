@@ -20,7 +20,7 @@ const TEN_MINUTES: Duration = Duration::from_secs(600);
 
 fn pod(last: u8) -> HandDrain {
     let address = IpAddr::from([10, 244, 0, last]);
-    HandDrain { address, port: NonZeroU16::new(8080), service: None }
+    HandDrain { address, port: NonZeroU16::new(8080), service: None, is_forced: true }
 }
 
 async fn say(world: &World, input: Input) {
@@ -183,7 +183,7 @@ async fn there_is_a_limit() {
     for number in 0..=MOST_HAND_DRAINS {
         let [_, _, high, low] = u32::try_from(number).unwrap().to_be_bytes();
         let address = IpAddr::from([10, 1, high, low]);
-        let other = HandDrain { address, port: None, service: None };
+        let other = HandDrain { address, port: None, service: None, is_forced: true };
         say(&world, Input::Drain(Box::new(other), TEN_MINUTES)).await;
     }
     world.compared().await;

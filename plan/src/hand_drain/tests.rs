@@ -15,6 +15,7 @@ fn drain(address: &str, port: Option<u16>) -> HandDrain {
         address: addresses(&[address])[0],
         port: port.and_then(NonZeroU16::new),
         service: None,
+        is_forced: true,
     }
 }
 
@@ -69,6 +70,31 @@ fn one_without_a_port_and_a_service_includes_those_with_them() {
     assert_eq!((drains.len(), drains.iter().count()), (2, 2));
     assert!(drains.remove(&one) && !drains.remove(&one) && drains.remove(&all));
     assert_eq!(drains, HandDrains::default());
+}
+
+#[test]
+fn without_force_it_is_used_again_as_long_as_all_others_have_failed() {
+    let mut planner = mk_planner(in_mode(Mode::Ipvs), mk_service(), &TWO);
+    let gentle = HandDrain { is_forced: false, ..drain("10.244.0.1", None) };
+    assert!(begin(&mut planner, &gentle).iter().any(|op| op.contains("weight 0")));
+    let mut slice = mk_slice(Family::V4, &TWO);
+    let mut fail = |planner: &mut Planner, has_failed: bool| -> Vec<String> {
+        slice.endpoints[1].conditions.ready = !has_failed;
+        slice.endpoints[1].conditions.serving = !has_failed;
+        planner.apply(Event::SliceApplied(Box::new(slice.clone())));
+        planner.plan().ops.iter().map(ToString::to_string).collect()
+    };
+    let gives = |ops: &[String], weight: &str| {
+        ops.iter().any(|op| op.contains("10.244.0.1:8080") && op.contains(weight))
+    };
+    let failed = fail(&mut planner, true);
+    assert!(gives(&failed, "weight 1"), "{failed:?}");
+    let back = fail(&mut planner, false);
+    assert!(gives(&back, "weight 0"), "{back:?}");
+    end(&mut planner, &gentle);
+    begin(&mut planner, &drain("10.244.0.1", None));
+    let failed = fail(&mut planner, true);
+    assert!(!gives(&failed, "weight 1"), "by force: {failed:?}");
 }
 
 #[test]

@@ -48,7 +48,8 @@ impl Planner {
         let mut without = self.store.facts().clone();
         without.note_hand_drain(drain, false);
         let mut with = without.clone();
-        with.note_hand_drain(drain, true);
+        // Without force, the endpoint would be used all the same, and the refusal never come.
+        with.note_hand_drain(&HandDrain { is_forced: true, ..drain.clone() }, true);
         let effect = |name: &ServiceName| {
             let (service, slices) = self.store.service(name)?;
             let before = Exposure::new(service, &slices, &without, &self.settings);

@@ -275,10 +275,8 @@ fn hand_drain() -> impl Strategy<Value = HandDrain> {
     });
     let (port, service) =
         (option::of(port(vec![8080, 8443])), option::weighted(0.3, service_name()));
-    (address, port, service).prop_map(|(address, port, service)| HandDrain {
-        address,
-        port,
-        service,
+    (address, port, service, any::<bool>()).prop_map(|(address, port, service, is_forced)| {
+        HandDrain { is_forced, address, port, service }
     })
 }
 

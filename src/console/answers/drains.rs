@@ -117,7 +117,9 @@ pub(super) async fn begin(
     State(desk): State<Arc<Desk>>,
     JsonBody(DrainRequest { target, seconds, force }): JsonBody<DrainRequest>,
 ) -> Result<Answer<Drained>, FailureAnswer> {
-    let drain = target.drain()?;
+    let drain = HandDrain { is_forced: force, ..target.drain()? };
+    // Each checks that the Service keeps another endpoint, which the other one may drain.
+    let _turn = desk.draining.lock().await;
     let time = Duration::from_secs(seconds);
     if time.is_zero() || time > LONGEST_HAND_DRAIN {
         return Err(bad_request(format!(
@@ -149,7 +151,18 @@ pub(super) async fn begin(
     }
     let is_drained = force || effects.iter().all(|effect| effect.left_without.is_empty());
     if is_drained {
+        // The same with or without force is another drain of the same endpoints.
+        let of = drain.clone();
+        let former = desk.inquiries.ask(move |view| {
+            let drains = view.hand_drains.iter().map(|(drain, _)| drain.clone());
+            let is_same = |it: &HandDrain| *it != of && it.includes(&of) && of.includes(it);
+            drains.filter(is_same).collect::<Vec<_>>()
+        });
+        let former = former.await?;
         desk.inquiries.order(Input::Drain(Box::new(drain.clone()), time)).await?;
+        for former in former {
+            desk.inquiries.order(Input::Undrain(Box::new(former))).await?;
+        }
     }
     Ok(Answer::new(Drained {
         is_drained,
@@ -232,7 +245,7 @@ fn bad_request(message: String) -> FailureAnswer {
 
 impl Target {
     fn of(drain: &HandDrain) -> Self {
-        let HandDrain { address, port, service } = drain;
+        let HandDrain { address, port, service, is_forced: _ } = drain;
         Self { address: *address, port: *port, service: service.as_ref().map(ToString::to_string) }
     }
 
@@ -244,7 +257,8 @@ impl Target {
             _ => Err(bad_request(format!("{text} is no Service: name it as NAMESPACE/NAME"))),
         };
         let service = self.service.as_ref().map(name).transpose()?;
-        Ok(HandDrain { address: self.address.to_canonical(), port: self.port, service })
+        let address = self.address.to_canonical();
+        Ok(HandDrain { address, port: self.port, service, is_forced: false })
     }
 }
 
