@@ -328,6 +328,25 @@ fn can_count(rules: &HashMap<Family, Rules>) -> bool {
     })
 }
 
+/// Returns the sysctls that a mode sets at the start and keeps, but for those of connection tracking.
+fn kept_sysctls(configuration: &Configuration) -> Vec<sysctl::Sysctl> {
+    let mut kept = wanted_sysctls(configuration);
+    match configuration.settings.mode {
+        Mode::Ipvs => {
+            kept.extend(sysctls::of_estimators(Path::new(sysctl::ROOT), &configuration.estimators));
+        }
+        Mode::Iptables | Mode::Userspace if Linux::has_dummy() => {
+            kept.extend(sysctl::left_by_ipvs());
+        }
+        Mode::Iptables | Mode::Userspace => {}
+    }
+    let has_localhost = configuration.settings.mode == Mode::Iptables
+        && configuration.settings.iptables_localhost_node_ports
+        && lack_of_localhost_node_ports(configuration, Path::new(sysctl::ROOT)).is_none();
+    kept.extend(has_localhost.then(sysctl::local_networks_routed));
+    kept
+}
+
 /// Returns the sysctls that the mode needs from the start.
 fn wanted_sysctls(configuration: &Configuration) -> Vec<sysctl::Sysctl> {
     match configuration.settings.mode {

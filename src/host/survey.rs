@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use plan::hash::HashMap;
-use plan::mode::Mode;
 use plan::model::Family;
 
 use super::conntrack;
@@ -41,18 +40,24 @@ pub(crate) fn survey(configuration: &Configuration) -> Surveyed {
 
 /// Returns the sysctls that a start would set, with the values that they have now.
 pub(crate) fn sysctls_to_set(configuration: &Configuration) -> Vec<(Sysctl, Option<String>)> {
-    let root = Path::new(sysctl::ROOT);
-    let mut wanted = super::wanted_sysctls(configuration);
-    if configuration.settings.mode != Mode::Ipvs && Linux::has_dummy() {
-        wanted.extend(sysctl::left_by_ipvs());
-    }
+    let mut wanted = super::kept_sysctls(configuration);
     wanted.extend(conntrack::wanted(&conntrack::Root::default(), &configuration.conntrack));
-    let differing = sysctl::differing(root, &wanted);
+    differing(&wanted)
+}
+
+/// Returns the sysctls that a running program keeps and that have another value, with that.
+pub(crate) fn sysctls_not_kept(configuration: &Configuration) -> Vec<(Sysctl, Option<String>)> {
+    let root = Path::new(sysctl::ROOT);
+    differing(&sysctl::existing(root, super::kept_sysctls(configuration)))
+}
+
+fn differing(wanted: &[Sysctl]) -> Vec<(Sysctl, Option<String>)> {
+    let root = Path::new(sysctl::ROOT);
     let with_value = |sysctl: Sysctl| {
         let value = std::fs::read_to_string(root.join(sysctl.path)).ok();
         (sysctl, value.map(|value| value.trim().to_owned()))
     };
-    differing.into_iter().map(with_value).collect()
+    sysctl::differing(root, wanted).into_iter().map(with_value).collect()
 }
 
 /// Returns a warning if the table of connection tracking cannot be given the buckets that a start would

@@ -49,8 +49,7 @@ pub(super) fn record_before(proc_sys: &Path, wanted: &[Sysctl]) {
 /// Sets the sysctls of the estimators, which exist once the probe has loaded IPVS. Returns those
 /// that have their value.
 pub(super) fn set_estimators(proc_sys: &Path, chosen: &EstimatorSettings) -> Vec<Sysctl> {
-    let processors = estimators::possible_processors(Path::new(estimators::SYS));
-    let (wanted, notes) = chosen.sysctls(estimators::EstimatorKind::of(proc_sys), processors);
+    let (wanted, notes) = estimator_sysctls(proc_sys, chosen);
     for note in &notes {
         warn!("{note}");
     }
@@ -58,6 +57,16 @@ pub(super) fn set_estimators(proc_sys: &Path, chosen: &EstimatorSettings) -> Vec
     let _none = set(proc_sys, &wanted);
     let differing = sysctl::differing(proc_sys, &wanted);
     wanted.into_iter().filter(|sysctl| !differing.contains(sysctl)).collect()
+}
+
+/// Returns the sysctls of the estimators.
+pub(super) fn of_estimators(proc_sys: &Path, chosen: &EstimatorSettings) -> Vec<Sysctl> {
+    estimator_sysctls(proc_sys, chosen).0
+}
+
+fn estimator_sysctls(proc_sys: &Path, chosen: &EstimatorSettings) -> (Vec<Sysctl>, Vec<String>) {
+    let processors = estimators::possible_processors(Path::new(estimators::SYS));
+    chosen.sysctls(estimators::EstimatorKind::of(proc_sys), processors)
 }
 
 /// Sets up connection tracking. Returns the failures; adds the limits that result to `limits`.

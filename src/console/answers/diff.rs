@@ -8,14 +8,16 @@ use plan::op::Op;
 use serde::{Deserialize, Serialize};
 
 use super::{Answer, Content, FailureAnswer, Reason};
+use crate::config::Configuration;
 use crate::console::Desk;
-use crate::console::comparison::{Compared, Comparison, ComparisonError, Found, open_reader};
+use crate::console::comparison::{
+    Compared, Comparison, ComparisonError, Found, MOST_DIFFERENCES, open_reader,
+};
 use crate::console::words::{Described, Effect};
+use crate::host::survey::sysctls_not_kept;
 use crate::kernel::ReadError;
+use crate::kernel::sysctl::Sysctl;
 use crate::reconcile::differences::Standing;
-
-/// Most differences in an answer.
-const MOST: usize = 10_000;
 
 /// The kernel against the plan.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -105,7 +107,13 @@ pub(super) async fn answer(State(desk): State<Arc<Desk>>) -> Result<Answer<Diff>
         .unwrap_or_else(|error| Err(ReadError::new("the kernel", error)))
         .map_err(|error| FailureAnswer::from(ComparisonError::Unreadable(error)))?;
     let compared = Comparison::new(desk.inquiries.clone(), reader).run().await?;
-    Ok(Answer::new(Diff::new(desk.settings.mode.to_string(), compared)))
+    let mut diff = Diff::new(desk.settings.mode.to_string(), compared);
+    // As it serves: with a mode that was ordered, or that it fell back to.
+    let configuration =
+        Configuration { settings: desk.settings.clone(), ..desk.configuration.clone() };
+    let sysctls = super::blocking(move || sysctls_not_kept(&configuration)).await?;
+    diff.add_sysctls(&sysctls);
+    Ok(Answer::new(diff))
 }
 
 // === impl Diff ===
@@ -118,13 +126,11 @@ impl Diff {
     /// Returns the answer for a comparison in a mode.
     #[must_use]
     pub fn new(mode: String, compared: Compared) -> Self {
-        let Compared { mut differences, n_waiting, unread } = compared;
+        let Compared { differences, n_more: omitted, n_waiting, unread } = compared;
         let whole = !differences.iter().any(Found::is_lack) && unread.is_empty();
         let n_drifted = |found: &&Found| found.difference.standing == Standing::Drift;
         let drifted = differences.iter().filter(n_drifted).count();
         let pending = differences.iter().filter(|found| found.is_lack()).count() - drifted;
-        let omitted = differences.len().saturating_sub(MOST);
-        differences.truncate(MOST);
         Self {
             mode,
             whole,
@@ -138,6 +144,24 @@ impl Diff {
         }
     }
 
+    /// Adds sysctls that have another value than they should.
+    fn add_sysctls(&mut self, sysctls: &[(Sysctl, Option<String>)]) {
+        self.whole &= sysctls.is_empty();
+        self.drifted += sysctls.len();
+        self.differences.extend(sysctls.iter().map(|(sysctl, found)| DiffLine {
+            kind: DifferenceKind::Different,
+            object: format!("sysctl {}", sysctl.name()),
+            found: found.clone(),
+            desired: Some(sysctl.value.clone()),
+            services: Vec::new(),
+            operation: format!("set {} to {}", sysctl.name(), sysctl.value),
+            state: DifferenceState::Drift,
+            reason: None,
+            attempts: None,
+            seconds: None,
+        }));
+    }
+
     /// The answer for a comparison without a running program.
     #[must_use]
     pub fn without_program(
@@ -147,8 +171,8 @@ impl Diff {
         notes: Vec<String>,
     ) -> Self {
         let whole = differences.is_empty() && unread.is_empty();
-        let omitted = differences.len().saturating_sub(MOST);
-        differences.truncate(MOST);
+        let omitted = differences.len().saturating_sub(MOST_DIFFERENCES);
+        differences.truncate(MOST_DIFFERENCES);
         let (drifted, pending, waiting) = (0, 0, 0);
         Self { mode, whole, drifted, pending, differences, omitted, waiting, unread, notes }
     }
