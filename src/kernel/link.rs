@@ -35,6 +35,8 @@ const IFA_F_NODAD: u32 = 0x02;
 /// look through all other addresses for one that shares it when this one goes
 /// (`check_cleanup_prefix_route` in net/ipv6/addrconf.c).
 const IFA_F_NOPREFIXROUTE: u32 = 0x200;
+/// Another address of the same network was there before.
+const IFA_F_SECONDARY: u32 = 0x01;
 /// The address's preferred lifetime has passed.
 const IFA_F_DEPRECATED: u32 = 0x20;
 /// `struct ifa_cacheinfo`: preferred for no time, valid forever (`INFINITY_LIFE_TIME`), two timestamps
@@ -87,6 +89,8 @@ pub(crate) struct LinkAddress {
     pub(crate) scope: u8,
     /// True if the kernel does not choose it as a source where it has another one.
     pub(crate) is_deprecated: bool,
+    /// True if it came after another one of the same network.
+    pub(crate) is_secondary: bool,
 }
 
 /// Addresses to add to an interface or remove from it, in order, in one batch.
@@ -329,7 +333,9 @@ pub(super) fn decode_address(body: &[u8]) -> Result<Option<LinkAddress>, DecodeE
     }
     let index = u32::from_ne_bytes([i0, i1, i2, i3]);
     let found = local.or(address);
-    Ok(found.map(|address| LinkAddress { index, address, prefix, scope, is_deprecated }))
+    let is_secondary = u32::from(flags) & IFA_F_SECONDARY != 0;
+    let of = |address| LinkAddress { index, address, prefix, scope, is_deprecated, is_secondary };
+    Ok(found.map(of))
 }
 
 #[cfg(test)]

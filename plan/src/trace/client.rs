@@ -65,6 +65,26 @@ impl Planner {
         }
     }
 
+    /// Returns where the client is whose packets come in this way: where pods are known by their interfaces,
+    /// these decide, and otherwise its address.
+    #[must_use]
+    pub fn client_by(&self, address: IpAddr, origin: &Origin) -> Client {
+        let is_of_pods = match (&self.settings().local_detection, origin) {
+            (
+                LocalDetection::BridgeInterface(bridge),
+                Origin::Interface { name, is_by_bridge_port },
+            ) => *is_by_bridge_port && name == bridge,
+            (LocalDetection::InterfaceNamePrefix(prefix), Origin::Interface { name, .. }) => {
+                name.starts_with(&**prefix)
+            }
+            _ => return self.client_at(address),
+        };
+        match is_of_pods {
+            true => Client::Pod(address),
+            false => Client::Elsewhere(address),
+        }
+    }
+
     /// True if a client with an address is neither this node nor a pod of it. False where no network of
     /// this node's pods is known.
     pub(super) fn is_elsewhere(&self, address: IpAddr) -> bool {

@@ -1,5 +1,6 @@
 //! The node as it was planned: rules, entries, virtual servers and addresses that a packet meets.
 
+use std::cell::OnceCell;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -8,10 +9,10 @@ use ipnet::IpNet;
 use super::rule::{Rule, UnreadableRule};
 use super::{Origin, Packet, frontend};
 use crate::chains::ChainId;
-use crate::hash::HashMap;
+use crate::hash::{HashMap, HashSet};
 use crate::iptables::fragment::ChainFragment;
 use crate::kernel_objects::{Entry, Frontend};
-use crate::model::{Family, ServiceName};
+use crate::model::{Endpoint, Family, ServiceName};
 use crate::planner::Planner;
 use crate::rule_set::{JumpPlace, Table};
 use crate::sets::{SetId, SetType};
@@ -24,6 +25,17 @@ pub(super) struct Planned<'a> {
     /// Texts of rules by their chains. Of Services, those of the packet's destination alone: no other
     /// Service's rules hold for it.
     chains: HashMap<(Table, String), Vec<String>>,
+    /// Places of the Service's endpoints, once they are asked for.
+    places: OnceCell<Places>,
+}
+
+/// Nodes of a Service's endpoints, as far as their slices say.
+#[derive(Default)]
+struct Places {
+    /// Addresses of those on this node.
+    here: HashSet<IpAddr>,
+    /// Addresses of those of which all are on other nodes.
+    elsewhere: HashSet<IpAddr>,
 }
 
 // === impl Planned ===
@@ -33,7 +45,8 @@ impl<'a> Planned<'a> {
         let family = packet.family();
         let service =
             planner.owner_as_seen_by_clients(&frontend(packet.protocol, packet.destination));
-        let mut planned = Self { planner, service: service.cloned(), chains: HashMap::default() };
+        let (chains, places) = (HashMap::default(), OnceCell::new());
+        let mut planned = Self { planner, service: service.cloned(), chains, places };
         planned.add_constant(family);
         if let Some(fragment) = service
             .and_then(|service| planner.chains_of(service))
@@ -107,18 +120,23 @@ impl<'a> Planned<'a> {
         if !is_by_uplink || self.is_local(endpoint) || !self.planner.is_elsewhere(client) {
             return false;
         }
+        let places = self.places.get_or_init(|| self.places());
+        places.elsewhere.contains(&endpoint) && !places.here.contains(&client)
+    }
+
+    fn places(&self) -> Places {
         let service =
             self.service.as_ref().and_then(|service| self.planner.store().service(service));
-        let Some((_, slices)) = service else { return false };
-        let here = &self.planner.settings().node_name;
+        let Some((_, slices)) = service else { return Places::default() };
+        let node = &self.planner.settings().node_name;
         let endpoints = || slices.iter().flat_map(|slice| &slice.endpoints);
-        let is_client_here =
-            endpoints().any(|it| it.address == client && it.node.as_ref() == Some(here));
-        let mut of_address = endpoints().filter(|it| it.address == endpoint).peekable();
-        let is_known = of_address.peek().is_some();
-        let is_elsewhere =
-            is_known && of_address.all(|it| it.node.as_ref().is_some_and(|node| node != here));
-        is_elsewhere && !is_client_here
+        let is_here = |it: &&Endpoint| it.node.as_ref() == Some(node);
+        let may_be_here = |it: &&Endpoint| it.node.as_ref().is_none_or(|of| of == node);
+        let mut elsewhere: HashSet<IpAddr> = endpoints().map(|it| it.address).collect();
+        for endpoint in endpoints().filter(may_be_here) {
+            elsewhere.remove(&endpoint.address);
+        }
+        Places { here: endpoints().filter(is_here).map(|it| it.address).collect(), elsewhere }
     }
 
     fn add_constant(&mut self, family: Family) {

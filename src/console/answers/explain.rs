@@ -187,7 +187,10 @@ async fn explain(desk: &Desk, asked: &Asked) -> Result<Explanation, FailureAnswe
         Some((namespace, name)) => Some(desk.pods.find(namespace, name).await?),
         None => None,
     };
-    let question = Question::read(asked, pod)?;
+    let mut question = Question::read(asked, pod)?;
+    if let Some(address) = question.address() {
+        question = question.by(super::trace::origin_of(address).await?);
+    }
     let begin = move |name, question: Question| {
         desk.inquiries.ask(move |view| {
             let explained = view.planner.explain_service(&name)?;
@@ -202,11 +205,11 @@ async fn explain(desk: &Desk, asked: &Asked) -> Result<Explanation, FailureAnswe
         let destination = target.destination();
         for client in &mut target.clients {
             let Some(from) = client.client else { continue };
-            let protocol = target.frontend.frontend.protocol;
+            let (protocol, origin) = (target.frontend.frontend.protocol, client.origin.clone());
             // One packet at a time: a change of a Service does not wait for all of them.
             let followed = desk
                 .inquiries
-                .ask(move |view| follow(view.planner, from, protocol, destination))
+                .ask(move |view| follow(view.planner, from, origin, protocol, destination))
                 .await?;
             client.outcomes = Some(correct_by_routes(client.address(), followed).await?);
         }
@@ -252,7 +255,8 @@ pub fn explain_with(
         let destination = target.destination();
         let protocol = target.frontend.frontend.protocol;
         for client in &mut target.clients {
-            client.outcomes = client.client.map(|it| follow(planner, it, protocol, destination));
+            client.outcomes =
+                client.client.map(|it| follow(planner, it, None, protocol, destination));
         }
     }
     Ok(chosen.finish())

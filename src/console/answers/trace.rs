@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use plan::kernel_objects::Frontend;
+use plan::mode::Mode;
 use plan::model::{Family, Protocol};
 use plan::trace::{Client, Origin, Packet, Trace as Planned, UnreadableRule};
 use serde::{Deserialize, Serialize};
@@ -24,7 +25,7 @@ use super::{Answer, Content, FailureAnswer, Reason, blocking};
 use crate::console::Desk;
 use crate::reconcile::inquiry::View;
 use sender::Sender;
-pub use sender::own_sources;
+pub use sender::{masqueraded_sources, own_sources};
 
 /// Port of the client: no rule asks for it.
 const CLIENT_PORT: u16 = 40_000;
@@ -243,7 +244,10 @@ pub async fn answer(
     ways::set_answered(&mut planned, &answered);
     let mut ways = ways::merged(&planned);
     let nodes = ways::masqueraded(&ways);
-    let sources = blocking(move || own_sources(nodes)).await??;
+    // The relay makes connections of its own.
+    let is_relayed = desk.settings.mode == Mode::Userspace;
+    let sources = if is_relayed { own_sources } else { masqueraded_sources };
+    let sources = blocking(move || sources(nodes)).await??;
     ways::set_own_sources(&mut ways, &sources);
     let packet = traced_packet(&asked.source, &followed.packet);
     let live = if asked.live {
@@ -280,6 +284,11 @@ pub(super) async fn answered_through(
     blocking(find).await?
 }
 
+/// Returns the way by which packets of a client come, as this node's routes have it.
+pub(super) async fn origin_of(client: IpAddr) -> Result<Origin, FailureAnswer> {
+    Ok(blocking(move || sender::at(client)).await??.origin())
+}
+
 fn protocol_named(name: &str) -> Result<Protocol, FailureAnswer> {
     let all = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
     let named = all.into_iter().find(|protocol| protocol.name() == name.to_ascii_lowercase());
@@ -308,13 +317,7 @@ fn follow(
             ),
         )
     })?;
-    let origin = match &sender.interface {
-        None => Origin::Node,
-        Some(interface) => Origin::Interface {
-            name: interface.name.as_str().into(),
-            is_by_bridge_port: interface.is_bridge,
-        },
-    };
+    let origin = sender.origin();
     let source = SocketAddr::new(source, CLIENT_PORT);
     let packet = Packet { protocol, source, destination, origin };
     let trace = view.planner.trace(&packet);

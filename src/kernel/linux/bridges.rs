@@ -153,7 +153,14 @@ mod tests {
 
     fn address(index: u32, address: &str) -> LinkAddress {
         let address: IpAddr = address.parse().unwrap();
-        LinkAddress { index, address, prefix: 24, scope: 0, is_deprecated: false }
+        LinkAddress {
+            index,
+            address,
+            prefix: 24,
+            scope: 0,
+            is_deprecated: false,
+            is_secondary: false,
+        }
     }
 
     /// Looks once, as [`Bridges::check`] does.

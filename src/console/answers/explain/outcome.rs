@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use plan::model::Protocol;
 use plan::planner::Planner;
-use plan::trace::{Client, Fate, Source, Step, Way};
+use plan::trace::{Client, Fate, Origin, Source, Step, Way};
 use serde::{Deserialize, Serialize};
 
 /// An outcome of connections.
@@ -92,11 +92,15 @@ const TARGETS: [&str; 7] =
 pub(super) fn follow(
     planner: &Planner,
     client: Client,
+    origin: Option<Origin>,
     protocol: Protocol,
     destination: SocketAddr,
 ) -> Followed {
     let packet = planner.packet_of(client, protocol, destination);
-    let packet = packet.ok_or("no address of this node is known")?;
+    let mut packet = packet.ok_or("no address of this node is known")?;
+    if let Some(origin) = origin {
+        packet.origin = origin;
+    }
     let trace = planner.trace(&packet).map_err(|error| error.to_string())?;
     let mut outcomes: Vec<Outcome> = Vec::new();
     for way in &trace.ways {

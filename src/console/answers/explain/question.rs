@@ -4,11 +4,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use plan::claimants::Origin;
+use plan::claimants::Origin as Claimant;
 use plan::mode::Mode;
 use plan::model::{Family, ServicePort};
 use plan::planner::{ExplainedFrontend, ExplainedService, Planner};
-use plan::trace::Client;
+use plan::trace::{Client, Origin};
 
 use super::outcome::Followed;
 use super::{Asked, ClientExplanation, ClientPlace};
@@ -23,6 +23,9 @@ const MOST_FRONTENDS: usize = 32;
 pub(super) struct Question {
     port: Option<String>,
     from: From,
+    /// Way by which the packets come of a client that is asked for by its address, as the node's routes have
+    /// it; none: the routes were not asked.
+    origin: Option<Origin>,
 }
 
 /// Clients that are asked for.
@@ -71,6 +74,8 @@ pub(super) struct Asker {
     pub(super) outcomes: Option<Followed>,
     /// Source of the node's own connections.
     own_source: Option<IpAddr>,
+    /// Way by which its packets come; none: that by which those of its kind do.
+    pub(super) origin: Option<Origin>,
 }
 
 // === impl Question ===
@@ -89,7 +94,20 @@ impl Question {
             }
             (from, None) => Self::client(from)?,
         };
-        Ok(Self { port: asked.port.clone(), from })
+        Ok(Self { port: asked.port.clone(), from, origin: None })
+    }
+
+    /// The address by which the client is asked for; none: by a word or a name.
+    pub(super) fn address(&self) -> Option<IpAddr> {
+        match self.from {
+            From::Address(address) => Some(address),
+            _ => None,
+        }
+    }
+
+    /// The same for a client whose packets come in this way.
+    pub(super) fn by(self, origin: Origin) -> Self {
+        Self { origin: Some(origin), ..self }
     }
 
     fn client(from: Option<&str>) -> Result<From, FailureAnswer> {
@@ -169,7 +187,7 @@ impl Chosen {
         let more = targets.len().saturating_sub(MOST_FRONTENDS);
         targets.truncate(MOST_FRONTENDS);
         for target in &mut targets {
-            target.clients = target.askers(planner, &explained, &question.from);
+            target.clients = target.askers(planner, &explained, question);
         }
         let settings = planner.settings();
         let (mode, node) = (settings.mode, Arc::clone(&settings.node_name));
@@ -212,7 +230,7 @@ impl Target {
         } else {
             frontend.frontend.address
         };
-        let is_restricted = frontend.origin == Origin::LoadBalancer;
+        let is_restricted = frontend.origin == Claimant::LoadBalancer;
         let ranges = explained.source_ranges.iter().copied();
         let ranges = ranges.filter(|net| is_restricted && Family::of_net(net) == family);
         Some(Self {
@@ -231,8 +249,8 @@ impl Target {
     /// True if a frontend is the same node port at another address of the node.
     fn is_same_node_port(&self, other: &ExplainedFrontend) -> bool {
         let (one, other_id) = (&self.frontend.frontend, &other.frontend);
-        self.frontend.origin == Origin::NodePort
-            && other.origin == Origin::NodePort
+        self.frontend.origin == Claimant::NodePort
+            && other.origin == Claimant::NodePort
             && one.family() == other_id.family()
             && (one.protocol, one.port) == (other_id.protocol, other_id.port)
             && self.frontend.owner == other.owner
@@ -248,7 +266,12 @@ impl Target {
         }
     }
 
-    fn askers(&self, planner: &Planner, explained: &ExplainedService, from: &From) -> Vec<Asker> {
+    fn askers(
+        &self,
+        planner: &Planner,
+        explained: &ExplainedService,
+        question: &Question,
+    ) -> Vec<Asker> {
         // What becomes of packets to another Service's frontend is explained there.
         if self.frontend.owner.as_ref() != Some(&explained.service.name) {
             return Vec::new();
@@ -261,6 +284,7 @@ impl Target {
             is_example,
             outcomes: None,
             own_source,
+            origin: question.origin.clone(),
         };
         let pod = || asker(ClientPlace::Pod, planner.example_pod(family), true);
         let node =
@@ -275,7 +299,7 @@ impl Target {
             let client = address.map(|address| planner.client_at(address));
             client.map(|client| asker(client.into(), Some(client), true))
         };
-        match from {
+        match &question.from {
             From::Pod => vec![pod()],
             From::Node => vec![node(false)],
             From::Outside => inside().into_iter().chain([outside()]).collect(),
@@ -283,7 +307,10 @@ impl Target {
                 [pod(), node(true)].into_iter().chain(inside()).chain([outside()]).collect()
             }
             From::Address(address) => {
-                let client = planner.client_at(*address);
+                let client = match &question.origin {
+                    Some(origin) => planner.client_by(*address, origin),
+                    None => planner.client_at(*address),
+                };
                 vec![asker(client.into(), Some(client), false)]
             }
             From::Named(pod) => {

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use plan::trace::Origin;
+
 use crate::console::answers::{FailureAnswer, Reason};
 use crate::kernel::way::{Interface, Ways};
 
@@ -15,6 +17,21 @@ pub(super) struct Sender {
     pub(super) interface: Option<Interface>,
     /// Notes to keep in mind.
     pub(super) notes: Vec<String>,
+}
+
+// === impl Sender ===
+
+impl Sender {
+    /// Way by which its packets come.
+    pub(super) fn origin(&self) -> Origin {
+        match &self.interface {
+            None => Origin::Node,
+            Some(interface) => Origin::Interface {
+                name: interface.name.as_str().into(),
+                is_by_bridge_port: interface.is_bridge,
+            },
+        }
+    }
 }
 
 /// Returns the sender that a word or an address stands for. `outside` is an address outside of the
@@ -88,6 +105,27 @@ pub fn own_sources(
         if let Some(source) = way.and_then(|way| way.source) {
             sources.insert(endpoint, source);
         }
+    }
+    Ok(sources)
+}
+
+/// Returns the address of this node that masquerading gives packets to each of these endpoints.
+///
+/// # Errors
+/// When the routes or the addresses cannot be read.
+pub fn masqueraded_sources(
+    endpoints: Vec<SocketAddr>,
+) -> Result<BTreeMap<SocketAddr, IpAddr>, FailureAnswer> {
+    let mut sources = BTreeMap::new();
+    if endpoints.is_empty() {
+        return Ok(sources);
+    }
+    let mut ways = Ways::open().map_err(|error| unread(&error))?;
+    let addresses = ways.addresses().map_err(|error| unread(&error))?;
+    for endpoint in endpoints {
+        let source = ways.masqueraded(endpoint.ip(), &addresses);
+        let source = source.map_err(|error| unread(&error))?;
+        sources.extend(source.map(|source| (endpoint, source)));
     }
     Ok(sources)
 }
