@@ -1,33 +1,23 @@
 //! Switching a running process to another mode: `kube-ipvs switch`.
 //!
-//! The command finds the process of its network namespace (`process`) and sends it a signal. It reads
-//! the kernel to say what a switch would meet (`survey`), and what is left of the former mode
-//! (`progress`). The process listens on nothing for this, and keeps nothing: the order holds until it
-//! ends.
-//!
-//! | Signal | Order |
-//! | --- | --- |
-//! | SIGUSR1 | serve in mode iptables |
-//! | SIGUSR2 | serve in mode ipvs |
-//! | SIGURG | serve in mode userspace |
-//!
-//! They have signals with a name, since the call that sends a signal is unsafe to Rust for any other
-//! number. SIGURG is the last one left that neither the kernel nor a terminal sends unasked: only the
-//! owner of a socket gets it (fcntl(2), `F_SETOWN`), and there is none here.
+//! The command finds the process of its network namespace (`process`) and gives it the order over the console's
+//! socket (`/v1/mode`). It reads the kernel to say what a switch would meet (`survey`), and what is left of the
+//! former mode (`progress`). The process keeps nothing of it: the order holds until it ends.
 
 pub(crate) mod process;
 mod progress;
-mod served;
 mod survey;
 
 use std::io::Write;
 
-use anyhow::{Context as _, bail};
+use anyhow::{anyhow, bail};
 use plan::mode::Mode;
-use rustix::process::Signal;
 
 use crate::cli::SwitchArguments;
-use process::Running;
+use crate::console::answers::mode::{ModeOrder, ModeOrdered};
+use crate::console::answers::status::Status;
+use crate::console::client::Client;
+use crate::console::outcome::Failure;
 
 /// Requires that no kube-ipvs serves in this network namespace: who types the bare name there means one of
 /// its commands.
@@ -37,7 +27,7 @@ use process::Running;
 pub fn require_none_beside() -> anyhow::Result<()> {
     let pid = match process::find(process::PROC.as_ref()) {
         Ok(running) => running.pid.as_raw_nonzero().to_string(),
-        Err(error @ process::FindError::Several(_)) => return Err(error.into()),
+        Err(error @ process::FindError::Several(..)) => return Err(error.into()),
         Err(_) => return Ok(()),
     };
     bail!(
@@ -47,16 +37,6 @@ pub fn require_none_beside() -> anyhow::Result<()> {
     )
 }
 
-/// Returns the signal that orders a mode.
-#[must_use]
-pub fn signal_of(mode: Mode) -> Signal {
-    match mode {
-        Mode::Iptables => Signal::USR1,
-        Mode::Ipvs => Signal::USR2,
-        Mode::Userspace => Signal::URG,
-    }
-}
-
 /// Carries out the command, and writes what it finds.
 ///
 /// # Errors
@@ -64,19 +44,20 @@ pub fn signal_of(mode: Mode) -> Signal {
 pub fn run(arguments: &SwitchArguments, out: &mut impl Write) -> anyhow::Result<()> {
     let mode = arguments.to;
     let running = process::find(process::PROC.as_ref())?;
+    let client = Client::find(None).map_err(|failure| without_console(&failure))?;
     if arguments.dry_run {
-        return survey::run(&running, mode, out);
+        return survey::run(&running, &client, mode, out);
     }
     let configured = running.configuration()?;
     let wanted = configured.for_mode(&running.arguments, mode)?;
-    require_handler(&running, mode)?;
     let pid = running.pid.as_raw_nonzero();
-    if served::mode(configured.served.metrics) == Ok(mode) {
+    if status(&client).map_err(|failure| without_console(&failure))?.mode.served == mode.name() {
         writeln!(out, "kube-ipvs (process {pid}) serves in mode {mode} already")?;
         return Ok(());
     }
-    rustix::process::kill_process(running.pid, signal_of(mode))
-        .with_context(|| format!("send a signal to process {pid}"))?;
+    let order = ModeOrder { mode: mode.name().to_owned() };
+    let ordered: Result<ModeOrdered, Failure> = client.post("/v1/mode", &order);
+    ordered.map_err(|failure| without_console(&failure))?;
     writeln!(
         out,
         "asked kube-ipvs (process {pid}) to serve in mode {mode}. That holds until it ends: the next \
@@ -86,17 +67,25 @@ pub fn run(arguments: &SwitchArguments, out: &mut impl Write) -> anyhow::Result<
     if arguments.no_wait {
         return Ok(());
     }
-    progress::follow(&running, &wanted, out)
+    progress::follow(&running, &client, &wanted, out)
 }
 
-/// Requires that a process takes the signal for a mode: it would end one of an older version.
-fn require_handler(running: &Running, mode: Mode) -> anyhow::Result<()> {
-    if !running.handles(signal_of(mode)) {
-        bail!(
-            "kube-ipvs (process {}) does not take orders of a mode: it is of an older version, or \
-             starts or ends just now. Change the mode in its configuration",
-            running.pid.as_raw_nonzero()
-        );
-    }
-    Ok(())
+/// Returns the state of the process.
+fn status(client: &Client) -> Result<Status, Failure> {
+    client.get("/v1/status", &[])
+}
+
+/// Returns the mode that the process serves in, in words if that is not known.
+fn served(client: &Client) -> Result<Mode, String> {
+    let status = status(client).map_err(|failure| failure.to_string())?;
+    let named = Mode::ALL.into_iter().find(|mode| mode.name() == status.mode.served);
+    named
+        .ok_or_else(|| format!("it serves in mode {}, which is not known here", status.mode.served))
+}
+
+fn without_console(failure: &Failure) -> anyhow::Error {
+    anyhow!(
+        "{failure}. The order goes by the console: where there is none, change the mode in the configuration, \
+         which a running kube-ipvs takes on"
+    )
 }

@@ -12,7 +12,7 @@ use tracing::{error, info};
 use super::at_work::AtWork;
 use super::check;
 use super::former_mode::SWITCH_FAILED;
-use super::signals::Orders;
+use super::orders::Orders;
 use crate::config::watch::{self, Check, Refusal, Rejected, SPREAD};
 use crate::config::{Arguments, Configuration};
 use crate::events::{EventRecorder, Extent, NewEvent, Regarding, Severity};
@@ -113,7 +113,7 @@ async fn file_changed(
     }
 }
 
-/// Ready when a signal has ordered another mode, and the host can do it.
+/// Ready when another mode is ordered, and the host can do it.
 async fn ordered(
     arguments: &Arguments,
     configured: &Configuration,
@@ -123,13 +123,13 @@ async fn ordered(
     loop {
         let mode = orders.next().await;
         if mode == cx.mode {
-            info!("a signal orders mode {mode}, in which the node serves already");
+            info!("kube-ipvs switch orders mode {mode}, in which the node serves already");
             continue;
         }
-        info!("a signal orders mode {mode}; the node serves in mode {}", cx.mode);
+        info!("kube-ipvs switch orders mode {mode}; the node serves in mode {}", cx.mode);
         match for_order(arguments, configured, mode, &cx).await {
             Ok(configuration) => {
-                let reason = "a signal orders it (kube-ipvs switch)".to_owned();
+                let reason = "kube-ipvs switch orders it".to_owned();
                 return Box::new(Switch { configuration, is_configured: false, reason });
             }
             Err(error) => cx.report_failure(mode, &error),

@@ -103,7 +103,8 @@ impl Unchecked {
             pod_cidrs: &node.pod_cidrs,
         })?;
         for warning in checked.warnings {
-            warn!("the configuration may be incomplete or incorrect: {warning}");
+            // A note on the start, as those of `app`: no failure, for `status` to show for ever.
+            warn!(target: "kube_ipvs::app", "the configuration may be incomplete or incorrect: {warning}");
         }
         Ok(())
     }

@@ -109,6 +109,12 @@ impl RunningRelay {
         self.metrics.add_to(metrics)
     }
 
+    /// Returns the numbers of open TCP connections and of UDP clients.
+    pub(super) fn relayed(&self) -> [u64; 2] {
+        let RelayMetrics { connections, udp_clients, .. } = &self.metrics;
+        [connections, udp_clients].map(|gauge| u64::try_from(gauge.get()).unwrap_or_default())
+    }
+
     /// Stops listening. Connections have time to end. To be called when no rule leads to the relay.
     pub(super) fn stop_listening(&self) {
         lock(&self.open).clear();

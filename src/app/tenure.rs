@@ -30,21 +30,22 @@ use super::former_mode::{Former, FormerMode};
 use super::input::{InputPump, Unchecked};
 use super::localhost::NodePortsOnLocalhost;
 use super::logging::Log;
+use super::orders::Orders;
 use super::relay::RunningRelay;
 use super::service_routes::{self, LastChanges, RouteWatch};
 use super::service_traffic::ServiceTrafficCycle;
 use super::serving::ServingThread;
-use super::signals::{Orders, Shutdown};
+use super::signals::Shutdown;
 use super::source::Source;
 use super::threads::TaskThread;
 use super::{QUEUE, console, held_up, mode, serving};
 use crate::config::warnings::Mismatch;
 use crate::config::watch::Rejected;
 use crate::config::{Arguments, Configuration};
-use crate::console::Desk;
 use crate::console::answers::top::Readings;
-use crate::console::journal::{Happened, noted};
+use crate::console::journal::{Happened, Journal, noted};
 use crate::console::lately::Repairs;
+use crate::console::{Desk, RelayedNow};
 use crate::events::EventRecorder;
 use crate::host::{self, FallenBack, Host};
 use crate::kernel::rules::Backend;
@@ -80,6 +81,15 @@ pub(super) struct Program {
     pub(super) orders: Orders,
     /// Times at which `serviceRoutes: auto` chose otherwise.
     pub(super) last_route_changes: LastChanges,
+}
+
+fn note_beginning(journal: &Journal, mode: Mode, former: Option<&Former>) {
+    let reason = former.map(|former| noted(&former.reason));
+    journal.note(Happened::TenureBegan { mode, reason });
+}
+
+fn relayed_now(relay: RunningRelay) -> RelayedNow {
+    Box::new(move || relay.relayed())
 }
 
 /// Longest time for which the end of the program waits for the end of its threads.
@@ -210,12 +220,14 @@ async fn serve_at_work(
     observers.push(Box::new(log.journal.observer()));
     let repairs = Repairs::default();
     observers.push(Box::new(repairs.observer()));
-    let reason = former.as_ref().map(|former| noted(&former.reason));
-    log.journal.note(Happened::TenureBegan { mode: settings.mode, reason });
+    note_beginning(&log.journal, settings.mode, former.as_ref());
     let desk = Desk {
         inquiries: inquiries.clone(),
         journal: log.journal.clone(),
         log: log.lines.clone(),
+        draining: tokio::sync::Mutex::default(),
+        orders: program.orders.sender(),
+        relayed: relay.clone().map(relayed_now),
         readings: Readings::default(),
         configuration: configuration.clone(),
         settings: settings.clone(),

@@ -2,7 +2,10 @@
 
 use std::time::{Instant, SystemTime};
 
+use plan::mode::Mode;
 use plan::settings::Settings;
+use tokio::sync::Mutex;
+use tokio::sync::mpsc::Sender;
 
 use super::answers::top::Readings;
 use super::journal::Journal;
@@ -13,6 +16,9 @@ use crate::config::Configuration;
 use crate::kernel::linux::Versions;
 use crate::reconcile::inquiry::Inquiries;
 use crate::source::kubernetes::ClientMetrics;
+
+/// Function that returns the numbers of TCP connections and of UDP clients of the relay.
+pub type RelayedNow = Box<dyn Fn() -> [u64; 2] + Send + Sync>;
 
 /// Everything that the program's answers are made from.
 pub struct Desk {
@@ -36,6 +42,12 @@ pub struct Desk {
     pub api: Option<ClientMetrics>,
     /// Way to find Pods by name.
     pub pods: PodFinder,
+    /// The way to order another mode.
+    pub orders: Sender<Mode>,
+    /// Clients of the relay; none: there is no relay.
+    pub relayed: Option<RelayedNow>,
+    /// Turn of those who drain endpoints by hand.
+    pub draining: Mutex<()>,
     /// Counts of repairs lately.
     pub repairs: Repairs,
     /// Versions of the kernel's parts and of the programs that write it.

@@ -44,7 +44,7 @@ pub mod words;
 
 use std::path::PathBuf;
 
-pub use desk::Desk;
+pub use desk::{Desk, RelayedNow};
 
 /// Version of the answers' schema. Fields may be added to it; none is removed or changes its meaning.
 pub const API_VERSION: &str = "kube-ipvs.io/console/v1";

@@ -6,8 +6,8 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, anyhow};
-use rustix::process::{Pid, Signal};
+use anyhow::Context as _;
+use rustix::process::Pid;
 
 use crate::cli::{self, Invocation};
 use crate::config::{Arguments, Configuration};
@@ -24,8 +24,6 @@ pub(crate) struct Running {
     pub(crate) pid: Pid,
     /// Its command line, with the path of the configuration file as it is seen from here.
     pub(crate) arguments: Arguments,
-    /// Signals that it handles, a bit for each (`SigCgt` in proc_pid_status(5)).
-    handled: u64,
     /// Process that started it.
     parent: Option<i32>,
     folder: PathBuf,
@@ -36,17 +34,18 @@ pub(crate) struct Running {
 pub(crate) enum FindError {
     /// None is to be seen.
     #[error(
-        "no kube-ipvs runs in this network namespace, or this user must not look at it: run the \
-         command as the same user, on the node or in the container of kube-ipvs"
+        "no {0} runs in this network namespace, or this user must not look at it: run the \
+         command as the same user, on the node or in the container of {0}"
     )]
-    None,
+    None(&'static str),
     /// There are several.
     #[error(
-        "{} processes of kube-ipvs run in this network namespace, and only one should: {}",
-        .0.len(),
-        .0.join("; ")
+        "{} processes of {} run in this network namespace, and only one should: {}",
+        .1.len(),
+        .0,
+        .1.join("; ")
     )]
-    Several(Vec<String>),
+    Several(&'static str, Vec<String>),
     /// Processes cannot be listed.
     #[error("{0:#}")]
     Unlisted(#[from] anyhow::Error),
@@ -58,34 +57,43 @@ pub(crate) enum FindError {
 /// # Errors
 /// When there is none, or more than one.
 pub(crate) fn find(proc: &Path) -> Result<Running, FindError> {
-    let mut found = find_all(proc)?;
+    find_named(proc, NAME)
+}
+
+/// Finds the process of another proxy that has the same flags, by the name of its file.
+///
+/// # Errors
+/// As of [`find`].
+pub(crate) fn find_named(proc: &Path, name: &'static str) -> Result<Running, FindError> {
+    let mut found = find_all(proc, name)?;
     match found.pop() {
         Some(running) if found.is_empty() => Ok(running),
         Some(last) => {
             found.push(last);
             found.sort_unstable_by_key(|running| running.pid.as_raw_nonzero());
-            Err(FindError::Several(found.iter().map(Running::description).collect()))
+            Err(FindError::Several(name, found.iter().map(Running::description).collect()))
         }
-        None => Err(FindError::None),
+        None => Err(FindError::None(name)),
     }
 }
 
-fn find_all(proc: &Path) -> anyhow::Result<Vec<Running>> {
+fn find_all(proc: &Path, name: &str) -> anyhow::Result<Vec<Running>> {
     let own = proc.join("self");
     let namespace = fs::read_link(own.join("ns/net")).context("read the own network namespace")?;
     let program = identity(&own.join("exe"));
     let here = fs::read_link(&own).ok();
     let mut found = Vec::new();
     for entry in fs::read_dir(proc).with_context(|| format!("list {}", proc.display()))?.flatten() {
-        let name = entry.file_name();
-        let number = name.to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw);
-        let Some(pid) = number.filter(|_| here.as_deref() != Some(Path::new(&name))) else {
+        let number = entry.file_name();
+        let is_own = here.as_deref() == Some(Path::new(&number));
+        let number = number.to_str().and_then(|number| number.parse().ok()).and_then(Pid::from_raw);
+        let Some(pid) = number.filter(|_| !is_own) else {
             continue;
         };
         let folder = entry.path();
         // One that ends meanwhile, or that this user must not look into, is none.
         let is_here = fs::read_link(folder.join("ns/net")).is_ok_and(|it| it == namespace);
-        if is_here && is_kube_ipvs(&folder, program) && is_trusted(&folder) {
+        if is_here && runs(&folder, name, program) && is_trusted(&folder) {
             found.extend(Running::read(pid, folder)?);
         }
     }
@@ -95,16 +103,16 @@ fn find_all(proc: &Path) -> anyhow::Result<Vec<Running>> {
     Ok(found)
 }
 
-/// True if a process runs this program, or a file of its name.
-fn is_kube_ipvs(folder: &Path, program: Option<(u64, u64)>) -> bool {
+/// True if a process runs a file of this name, or for our own name this program.
+fn runs(folder: &Path, wanted: &str, program: Option<(u64, u64)>) -> bool {
     let link = folder.join("exe");
     if program.is_some() && identity(&link) == program {
-        return true;
+        return wanted == NAME;
     }
     let Ok(path) = fs::read_link(link) else { return false };
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     // The file of a program may have been replaced since.
-    name.strip_suffix(" (deleted)").unwrap_or(name) == NAME
+    name.strip_suffix(" (deleted)").unwrap_or(name) == wanted
 }
 
 /// True for a process of this user, or of root.
@@ -143,10 +151,8 @@ impl Running {
         if actions.contains(&Some(true)) {
             return Ok(None);
         }
-        let handled =
-            handled(&status).ok_or_else(|| anyhow!("{} has no SigCgt", folder.display()))?;
         let parent = parent(&status);
-        let mut running = Self { pid, arguments, handled, parent, folder };
+        let mut running = Self { pid, arguments, parent, folder };
         if let Some(path) = running.arguments.file() {
             let path = running.as_seen_from_here(Path::new(path));
             running.arguments.config = Some(path.to_string_lossy().into_owned());
@@ -159,11 +165,6 @@ impl Running {
         let line = fs::read(self.folder.join("cmdline")).unwrap_or_default();
         let line = String::from_utf8_lossy(&line).replace('\0', " ");
         format!("process {} ({})", self.pid.as_raw_nonzero(), line.trim_end().escape_debug())
-    }
-
-    /// True if it handles a signal.
-    pub(super) fn handles(&self, signal: Signal) -> bool {
-        self.handled & (1 << (signal.as_raw() - 1)) != 0
     }
 
     /// True if it has not ended.
@@ -184,11 +185,6 @@ impl Running {
     }
 }
 
-fn handled(status: &str) -> Option<u64> {
-    let value = status.lines().find_map(|line| line.strip_prefix("SigCgt:"))?;
-    u64::from_str_radix(value.trim(), 16).ok()
-}
-
 /// The effective user (the second of `Uid` in proc_pid_status(5)).
 fn user(status: &str) -> Option<u32> {
     let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
@@ -203,10 +199,7 @@ fn parent(status: &str) -> Option<i32> {
 mod tests {
     use std::os::unix::fs::symlink;
 
-    use plan::mode::Mode;
-
     use super::*;
-    use crate::switch::signal_of;
 
     /// Makes a process below a folder that stands for /proc.
     fn mk_process(proc: &Path, pid: &str, namespace: &str, program: &str, words: &[&str]) {
@@ -216,14 +209,13 @@ mod tests {
         symlink(program, folder.join("exe")).unwrap();
         let line: String = words.iter().map(|word| format!("{word}\0")).collect();
         fs::write(folder.join("cmdline"), line).unwrap();
-        // SIGUSR1, SIGUSR2 and SIGURG, and what every process handles.
         fs::write(folder.join("status"), status("")).unwrap();
     }
 
     /// Status of a process of this user, with more lines.
     fn status(more: &str) -> String {
         let user = rustix::process::geteuid().as_raw();
-        format!("Name:\tx\nUid:\t7\t{user}\t7\t7\nSigCgt:\t0000000000400a00\n{more}")
+        format!("Name:\tx\nUid:\t7\t{user}\t7\t7\n{more}")
     }
 
     fn mk_proc() -> tempfile::TempDir {
@@ -244,6 +236,8 @@ mod tests {
         let proc = mk_proc();
         let said = find(proc.path()).unwrap_err().to_string();
         assert!(said.contains("no kube-ipvs runs in this network namespace"), "{said}");
+        let other = find_named(proc.path(), "kube-proxy").unwrap();
+        assert_eq!(other.pid, Pid::from_raw(11).unwrap());
         let words = ["kube-ipvs", "--config=/etc/kube-ipvs.conf"];
         mk_process(proc.path(), "20", "net:[1]", "/bin/kube-ipvs (deleted)", &words);
         let running = find(proc.path()).unwrap();
@@ -271,7 +265,7 @@ mod tests {
         start("20");
         assert_eq!(find(proc.path()).unwrap().pid, Pid::from_raw(20).unwrap());
         start("1");
-        assert!(matches!(find(proc.path()), Err(FindError::Several(_))));
+        assert!(matches!(find(proc.path()), Err(FindError::Several(..))));
     }
 
     /// Any user can name a file kube-ipvs, and give its words bytes that a terminal obeys.
@@ -280,26 +274,14 @@ mod tests {
         let proc = mk_proc();
         mk_process(proc.path(), "20", "net:[1]", "/tmp/kube-ipvs", &["kube-ipvs"]);
         let stranger = rustix::process::geteuid().as_raw() + 1_000;
-        let of_stranger = format!("Uid:\t0\t{stranger}\t0\t0\nSigCgt:\t0000000000400a00\n");
+        let of_stranger = format!("Uid:\t0\t{stranger}\t0\t0\n");
         fs::write(proc.path().join("20/status"), of_stranger).unwrap();
-        assert!(matches!(find(proc.path()), Err(FindError::None)));
+        assert!(matches!(find(proc.path()), Err(FindError::None(_))));
         mk_process(proc.path(), "21", "net:[1]", "/bin/kube-ipvs", &["kube-ipvs", "-v=2"]);
         assert_eq!(find(proc.path()).unwrap().pid, Pid::from_raw(21).unwrap());
         let words = ["kube-ipvs", "--config=\u{1b}[2J"];
         mk_process(proc.path(), "22", "net:[1]", "/bin/kube-ipvs", &words);
         let said = find(proc.path()).unwrap_err().to_string();
         assert!(said.ends_with("process 22 (kube-ipvs --config=\\u{1b}[2J)"), "{said}");
-    }
-
-    #[test]
-    fn a_process_that_does_not_handle_the_signal_is_known() {
-        let proc = mk_proc();
-        mk_process(proc.path(), "20", "net:[1]", "/bin/kube-ipvs", &["kube-ipvs"]);
-        let mut running = find(proc.path()).unwrap();
-        let handles = |running: &Running| Mode::ALL.map(|mode| running.handles(signal_of(mode)));
-        assert_eq!(handles(&running), [true, true, true]);
-        running.handled = handled("SigCgt:\t0000000000004002\n").unwrap();
-        assert_eq!(handles(&running), [false, false, false]);
-        assert!(super::super::require_handler(&running, Mode::Ipvs).is_err());
     }
 }

@@ -12,6 +12,7 @@ use super::process::Running;
 use super::served;
 use crate::cleanup::left::{self, LeftByIpvs, LeftRules};
 use crate::config::Configuration;
+use crate::console::client::Client;
 use crate::host;
 use crate::kernel::ReadError;
 
@@ -44,16 +45,17 @@ struct Left {
 /// When the process ends, does not come to serve in the mode, or does not stay in it.
 pub(super) fn follow(
     running: &Running,
+    client: &Client,
     wanted: &Configuration,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
     let mode = wanted.settings.mode;
-    until_served(running, wanted)?;
+    until_served(running, client, wanted)?;
     writeln!(out, "the node serves in mode {mode}")?;
     let (mut before, mut changed) = (None, Instant::now());
     loop {
         require_alive(running)?;
-        require_served(mode, wanted)?;
+        require_served(mode, client)?;
         let started = Instant::now();
         let left = Left::read(wanted)?;
         if before != Some(left) {
@@ -84,12 +86,12 @@ pub(super) fn follow(
     }
 }
 
-fn until_served(running: &Running, wanted: &Configuration) -> anyhow::Result<()> {
+fn until_served(running: &Running, client: &Client, wanted: &Configuration) -> anyhow::Result<()> {
     let mode = wanted.settings.mode;
     let started = Instant::now();
     loop {
         require_alive(running)?;
-        let served = served::mode(wanted.served.metrics);
+        let served = served(client);
         if served == Ok(mode) {
             return Ok(());
         }
@@ -118,8 +120,8 @@ fn require_alive(running: &Running) -> anyhow::Result<()> {
 
 /// Requires that a process which served in a mode has not gone to another one. While its parts are
 /// made anew, it does not answer.
-fn require_served(mode: Mode, wanted: &Configuration) -> anyhow::Result<()> {
-    if let Ok(now) = served::mode(wanted.served.metrics)
+fn require_served(mode: Mode, client: &Client) -> anyhow::Result<()> {
+    if let Ok(now) = served(client)
         && now != mode
     {
         bail!(

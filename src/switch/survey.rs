@@ -5,12 +5,14 @@ use std::path::Path;
 
 use anyhow::bail;
 use plan::mode::Mode;
+use plan::model::Family;
 
 use super::process::Running;
-use super::require_handler;
-use super::served::{self, Relayed};
+use super::status;
 use crate::cleanup::left;
 use crate::config::Configuration;
+use crate::console::answers::status::{RelayedClients, Status};
+use crate::console::client::Client;
 use crate::host;
 use crate::kernel::rules::Rules;
 use crate::kernel::sysctl;
@@ -20,22 +22,25 @@ use crate::kernel::sysctl;
 ///
 /// # Errors
 /// With all reasons for which the node cannot switch.
-pub(super) fn run(running: &Running, mode: Mode, out: &mut impl Write) -> anyhow::Result<()> {
+pub(super) fn run(
+    running: &Running,
+    client: &Client,
+    mode: Mode,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
     let configured = running.configuration()?;
     let mut reasons = Vec::new();
-    let from = served::mode(configured.served.metrics);
-    let from_words =
-        from.as_ref().map_or_else(|error| format!("not known ({error})"), Mode::to_string);
+    let status = status(client);
+    let from = status.as_ref().map(|status| &*status.mode.served);
+    let from_words = from.map_or_else(|failure| format!("not known ({failure})"), str::to_owned);
     writeln!(out, "process: {}, serves in mode {from_words}", running.pid.as_raw_nonzero())?;
-    if let Err(reason) = require_handler(running, mode) {
-        reasons.push(reason.to_string());
+    if let Err(failure) = &status {
+        reasons.push(format!("it does not take orders: {failure}"));
     }
+    let status = status.ok();
     match configured.for_mode(&running.arguments, mode) {
         Err(reason) => reasons.push(reason.to_string()),
-        Ok(wanted) => match host::check(
-            &wanted,
-            &served::families(configured.served.metrics).unwrap_or_default(),
-        ) {
+        Ok(wanted) => match host::check(&wanted, &families(status.as_ref())) {
             Ok(()) => {
                 writeln!(out, "host: can do mode {mode}")?;
                 let proc_sys = Path::new(sysctl::ROOT);
@@ -46,10 +51,13 @@ pub(super) fn run(running: &Running, mode: Mode, out: &mut impl Write) -> anyhow
             Err(reason) => reasons.push(format!("{reason:#}")),
         },
     }
-    if from == Ok(mode) {
+    let served = |status: &Status| Mode::ALL.into_iter().find(|it| it.name() == status.mode.served);
+    let from = status.as_ref().and_then(served);
+    if from == Some(mode) {
         writeln!(out, "nothing to do: the node serves in mode {mode} already")?;
     } else {
-        write_state(&configured, from.ok(), mode, out)?;
+        let relayed = status.as_ref().and_then(|status| status.mode.relayed);
+        write_state(&configured, from, relayed, mode, out)?;
     }
     if reasons.is_empty() {
         writeln!(out, "the node can switch to mode {mode}")?;
@@ -75,6 +83,7 @@ fn write_lack_of_copies(configured: &Configuration, out: &mut impl Write) -> any
 fn write_state(
     configured: &Configuration,
     from: Option<Mode>,
+    relayed: Option<RelayedClients>,
     to: Mode,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
@@ -91,7 +100,7 @@ fn write_state(
         writeln!(out, "session affinity: begins anew for {affinity} ports of Services")?;
     }
     if leaves(Mode::Userspace) {
-        write_relayed(configured, out)?;
+        write_relayed(configured, relayed, out)?;
     }
     Ok(())
 }
@@ -125,17 +134,27 @@ fn write_ipvs(
 }
 
 /// Writes what becomes of the clients of the relay.
-fn write_relayed(configured: &Configuration, out: &mut impl Write) -> anyhow::Result<()> {
+fn write_relayed(
+    configured: &Configuration,
+    relayed: Option<RelayedClients>,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    let Some(RelayedClients { connections, udp_clients }) = relayed else { return Ok(()) };
     let deadline = configured.pace.drain_deadline;
-    match served::relayed(configured.served.metrics) {
-        Ok(None) => return Ok(()),
-        Ok(Some(Relayed { connections, udp_clients })) => writeln!(
-            out,
-            "relay: {connections} TCP connections, which have {deadline:?} to end (drainDeadline), and \
-             {udp_clients} clients of UDP, which are led anew"
-        )?,
-        Err(why) => writeln!(out, "relay: its connections are not known ({why})")?,
-    }
+    writeln!(
+        out,
+        "relay: {connections} TCP connections, which have {deadline:?} to end (drainDeadline), and \
+         {udp_clients} clients of UDP, which are led anew"
+    )?;
     writeln!(out, "session affinity: begins anew for the clients of the relay")?;
     Ok(())
+}
+
+/// Returns the families that are served now.
+fn families(status: Option<&Status>) -> Vec<Family> {
+    let is_served = |family: &Family| {
+        let named = status.iter().flat_map(|status| &status.mode.families);
+        { named }.any(|name| *name == family.to_string())
+    };
+    Family::BOTH.into_iter().filter(is_served).collect()
 }

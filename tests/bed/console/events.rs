@@ -27,7 +27,9 @@ fn following_goes_on_through_a_switch_and_a_service_has_what_was_written_for_it(
 
     switch(&bed, &["--to=iptables", "--no-wait"]).unwrap();
     wait_for_mode(&bed, &proxy, "iptables");
-    bed.wait_until("it goes on", || said("serves in mode iptables now: a signal orders it"));
+    bed.wait_until("it goes on", || {
+        said("serves in mode iptables now: kube-ipvs switch orders it")
+    });
     let later = Service::new("later", ip("10.96.0.70")).port(Protocol::Tcp, 80, TARGET);
     bed.manifests.apply(&later.pods([bed.pod(1, 1)])).unwrap();
     bed.wait_until("the change is followed", || said("default/later"));
