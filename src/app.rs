@@ -24,6 +24,7 @@ pub mod logging;
 mod mode;
 mod node_port_servers;
 mod observers;
+mod orders;
 mod relay;
 mod service_routes;
 mod service_traffic;
@@ -47,9 +48,10 @@ use crate::source::kubernetes;
 use former_mode::Former;
 use localhost::NodePortsOnLocalhost;
 use logging::Log;
+use orders::Orders;
 use service_routes::LastChanges;
 use serving::ServingThread;
-use signals::{Orders, Shutdown};
+use signals::Shutdown;
 use tenure::{Ended, Program, TenureError};
 
 /// Capacity of each channel between the source and the event loop. A full one makes the source
@@ -102,7 +104,7 @@ pub fn run(configuration: Configuration, arguments: Arguments, log: Log) -> anyh
             relay: None,
             localhost: NodePortsOnLocalhost::new()?,
             serving: ServingThread::start().context("start the thread of health and metrics")?,
-            orders: Orders::handle()?,
+            orders: Orders::default(),
             last_route_changes: LastChanges::default(),
         };
         serve(configuration, program).await

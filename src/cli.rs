@@ -63,6 +63,8 @@ pub struct SwitchArguments {
 pub enum Answer {
     /// The text that was asked for, such as the version.
     Asked(String),
+    /// The description of the flags.
+    Help(String),
     /// The mistake, and how to use the program.
     Wrong(String),
 }
@@ -73,6 +75,14 @@ pub enum Answer {
 /// When there is nothing left to do but print.
 pub fn invocation(words: impl IntoIterator<Item = OsString>) -> Result<Invocation, Answer> {
     let words: Vec<OsString> = words.into_iter().map(with_hyphens).collect();
+    // As with many programs: `kube-ipvs help status`, and `kube-ipvs help`.
+    let words = match words.get(1) {
+        Some(word) if word == "help" => {
+            let asked = words.iter().skip(2).take(1).cloned().chain(["--help".into()]);
+            words.iter().take(1).cloned().chain(asked).collect()
+        }
+        _ => words,
+    };
     // kube-proxy takes no such word, so that no command line of its is meant.
     if words.get(1).is_some_and(|word| word == SWITCH) {
         let parsed = SwitchArguments::try_parse_from(words.into_iter().skip(1));
@@ -89,9 +99,11 @@ pub fn invocation(words: impl IntoIterator<Item = OsString>) -> Result<Invocatio
 /// # Errors
 /// As for [`invocation`].
 pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Arguments, Answer> {
-    let matches = command()
-        .try_get_matches_from(words.into_iter().map(with_hyphens))
-        .map_err(|error| Answer::from(&error))?;
+    let matches = command().try_get_matches_from(words.into_iter().map(with_hyphens));
+    let matches = matches.map_err(|error| match Answer::from(&error) {
+        Answer::Asked(text) => Answer::Help(text),
+        answer => answer,
+    })?;
     let mut arguments =
         Arguments::from_arg_matches(&matches).map_err(|error| Answer::from(&error))?;
     arguments.given = given(&matches);
@@ -120,11 +132,7 @@ pub fn command() -> Command {
     });
     Arguments::augment_args(Command::new("kube-ipvs").disable_help_flag(true))
         .about("kube-proxy's IPVS mode: Services and EndpointSlices in, IPVS out.")
-        .after_help(
-            "docs/config.md describes all flags, and the fields of the --config file. \
-             kube-ipvs switch --help: switches a running program to another mode. \
-             kube-ipvs status --help, and other commands of docs/console.md: what it does, and why.",
-        )
+        .after_help("docs/config.md describes all flags, and the fields of the --config file.")
         .next_line_help(true)
         .max_term_width(HELP_WIDTH)
         .arg(help)
@@ -177,7 +185,7 @@ impl Answer {
     /// Returns the text.
     #[must_use]
     pub fn text(&self) -> &str {
-        let (Self::Asked(text) | Self::Wrong(text)) = self;
+        let (Self::Asked(text) | Self::Help(text) | Self::Wrong(text)) = self;
         text
     }
 
@@ -185,7 +193,7 @@ impl Answer {
     pub fn print(&self) -> ExitCode {
         // Write errors are ignored: the reader may have closed its end.
         match self {
-            Self::Asked(text) => {
+            Self::Asked(text) | Self::Help(text) => {
                 let _ = std::io::stdout().write_all(text.as_bytes());
                 ExitCode::SUCCESS
             }

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use kube_ipvs::cli::{self, Invocation};
+use kube_ipvs::cli::{self, Answer, Invocation};
 use kube_ipvs::config::{Configuration, LogFormat, Logging};
 use kube_ipvs::{app, console, switch};
 
@@ -15,6 +15,9 @@ fn main() -> ExitCode {
             return ended(switch::run(&arguments, &mut std::io::stdout()));
         }
         Ok(Invocation::Console(words)) => return console::commands::run(words),
+        Err(Answer::Help(flags)) => {
+            return Answer::Asked(console::commands::overview() + &flags).print();
+        }
         Err(answer) => return answer.print(),
     };
     if arguments.given.is_empty()

@@ -348,7 +348,7 @@ mod tests {
             prop_assert!(!scrubbed.contains(&secret), "{}", scrubbed);
         }
 
-        /// Whatever the text is, it comes out, and once more the same.
+        /// Any text comes out, without a beginning of PEM.
         #[test]
         fn every_text_comes_out(text in any::<String>(), ascii in "[ -~\n]{0,200}") {
             for text in [text, ascii] {

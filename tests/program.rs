@@ -34,7 +34,11 @@ fn it_tells_its_version_and_its_flags() {
     assert!(text(&version.stdout).contains(env!("CARGO_PKG_VERSION")));
     let help = run(&["--help"]);
     assert!(help.status.success());
-    assert!(text(&help.stdout).contains("--ipvs-scheduler"));
+    let help = text(&help.stdout);
+    let place = |text: &str| help.find(text).unwrap_or_else(|| panic!("{text}: {help}"));
+    assert!(
+        place("  status ") < place("  switch ") && place("  switch ") < place("--ipvs-scheduler")
+    );
     assert_eq!(run(&["--no-such-flag"]).status.code(), Some(1));
 }
 

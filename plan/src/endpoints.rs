@@ -76,6 +76,13 @@ impl<'a> EndpointsByPort<'a> {
         candidates.dedup_by_key(|candidate| candidate.socket());
         candidates
     }
+
+    /// Number of the endpoints of a port, without looking at each: one in two slices counts twice.
+    #[must_use]
+    pub fn number(&self, port: &ServicePort) -> usize {
+        let matching = self.endpoints.get(&(&*port.name, port.protocol)).into_iter().flatten();
+        matching.map(|(_, endpoints)| endpoints.len()).sum()
+    }
 }
 
 // === impl Candidate ===

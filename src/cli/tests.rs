@@ -161,7 +161,9 @@ fn what_is_asked_for_is_told() {
         (&["-h"], "--ipvs-scheduler"),
     ] {
         match read(words) {
-            Err(Answer::Asked(text)) => assert!(text.contains(told), "{words:?}: {text}"),
+            Err(Answer::Asked(text) | Answer::Help(text)) => {
+                assert!(text.contains(told), "{words:?}: {text}");
+            }
             other => panic!("{words:?}: {other:?}"),
         }
     }
@@ -201,7 +203,7 @@ fn flags_that_kube_proxy_had_once_are_taken() {
     let given = |name: &str| arguments.given.iter().find(|(given, _)| given == name);
     assert_eq!(given("log-dir").map(|(_, value)| value.as_str()), Some("/var/log"));
     match read(&["--help"]) {
-        Err(Answer::Asked(help)) => assert!(!help.contains("logtostderr"), "{help}"),
+        Err(Answer::Help(help)) => assert!(!help.contains("logtostderr"), "{help}"),
         other => panic!("{other:?}"),
     }
 }
@@ -233,8 +235,15 @@ fn the_command_that_switches_stands_beside_kube_proxys_flags() {
     assert!(
         matches!(words(&["switch", "--help"]), Err(Answer::Asked(text)) if text.contains("--dry-run"))
     );
+    let asked = |given: &[&str]| match words(given) {
+        Err(Answer::Asked(text) | Answer::Help(text)) => text,
+        other => panic!("{given:?}: {other:?}"),
+    };
+    assert_eq!(asked(&["help"]), asked(&["--help"]));
+    assert_eq!(asked(&["help", "switch"]), asked(&["switch", "--help"]));
+    let of_console = ["kube-ipvs", "status", "--help"].map(OsString::from);
     assert!(
-        matches!(words(&["--help"]), Err(Answer::Asked(text)) if text.contains("kube-ipvs switch"))
+        matches!(words(&["help", "status"]), Ok(Invocation::Console(said)) if said == of_console)
     );
     assert!(matches!(words(&["--v=4"]), Ok(Invocation::Run(_))));
 }

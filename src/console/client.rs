@@ -50,12 +50,12 @@ impl Client {
         let running = match process::find(process::PROC.as_ref()) {
             Ok(running) => running,
             // It may run where /proc does not show it.
-            Err(FindError::None | FindError::Unlisted(_))
+            Err(FindError::None(_) | FindError::Unlisted(_))
                 if has_listener(Path::new(DEFAULT_CONSOLE_SOCKET)) =>
             {
                 return Ok(Self { socket: DEFAULT_CONSOLE_SOCKET.into(), process: None });
             }
-            Err(error @ FindError::Several(_)) => {
+            Err(error @ FindError::Several(..)) => {
                 return Err(Failure::Unanswered(format!(
                     "{error}. Say with --socket which one is meant"
                 )));
@@ -209,7 +209,7 @@ impl From<&Failure> for FailureAnswer {
         let reason = match failure {
             Failure::Asked(_) => Reason::BadRequest,
             Failure::NotFound(_) => Reason::NotFound,
-            Failure::Unanswered(_) => Reason::Unavailable,
+            Failure::Unanswered(_) | Failure::NotWritten(_) => Reason::Unavailable,
         };
         Self::new(reason, failure.to_string())
     }

@@ -38,8 +38,10 @@ pub struct Comparison {
 /// Result of a comparison.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Compared {
-    /// Differences, by the parts of the kernel.
+    /// Differences, by the parts of the kernel: at most [`MOST_DIFFERENCES`].
     pub differences: Vec<Found>,
+    /// Number of further differences, of which some may be among those already.
+    pub n_more: usize,
     /// Number of Services whose changes are not planned yet: the plan is without them.
     pub n_waiting: usize,
     /// Virtual servers that could not be read, each with the reason.
@@ -74,6 +76,9 @@ pub enum ComparisonError {
     Unreadable(#[from] ReadError),
 }
 
+/// Most differences that are kept.
+pub const MOST_DIFFERENCES: usize = 10_000;
+
 /// Most frontends that one question copies, but for those of its last Service.
 const MOST_FRONTENDS: usize = 4_096;
 
@@ -103,6 +108,8 @@ struct Gathered {
     found: Vec<(Difference, Described)>,
     /// The operations, so that none is there twice.
     seen: HashSet<String>,
+    /// Number of those that were found and are not kept.
+    n_more: usize,
     unread: Vec<String>,
 }
 
@@ -359,6 +366,7 @@ impl Outline {
         });
         Compared {
             differences: differences.collect(),
+            n_more: gathered.n_more,
             n_waiting: self.n_waiting,
             unread: gathered.unread,
         }
@@ -397,7 +405,10 @@ impl Gathered {
     }
 
     fn add(&mut self, difference: Difference, beside: &Beside<'_>) {
-        if self.seen.insert(identity(&difference.op)) {
+        if self.found.len() == MOST_DIFFERENCES {
+            // After `ipvsadm -C` on a large node there would be hundreds of megabytes of them.
+            self.n_more += 1;
+        } else if self.seen.insert(identity(&difference.op)) {
             let described = describe(&difference.op, beside);
             self.found.push((difference, described));
         }

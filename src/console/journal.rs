@@ -1,6 +1,6 @@
 //! The journal: the last things that the program did, in memory.
 //!
-//! A note is at most [`LONGEST`] bytes of words, whatever it is about, so that all of them stay within a few
+//! A note is at most a kilobyte of words, whatever it is about, so that all of them stay within a few
 //! megabytes. The oldest go when there are too many, and errors stay longer than the others. The journal
 //! lives as long as the program: it goes on when the node is switched to another mode.
 
@@ -214,6 +214,15 @@ impl Journal {
         let notes = self.lock();
         let wanted = notes.all().rev().filter(|note| is_wanted(&note.happened));
         wanted.take(most).cloned().collect()
+    }
+
+    /// Returns the number of notes within this time that `is_wanted` is true for.
+    #[must_use]
+    pub fn count(&self, within: Duration, is_wanted: impl Fn(&Happened) -> bool) -> usize {
+        let notes = self.lock();
+        let is_recent = |note: &&Note| note.at.elapsed().is_ok_and(|age| age <= within);
+        let recent = notes.all().rev().take_while(is_recent);
+        recent.filter(|note| is_wanted(&note.happened)).count()
     }
 
     /// Adds a note.

@@ -23,6 +23,8 @@ pub enum Failure {
     Unanswered(String),
     /// The named object is not there.
     NotFound(String),
+    /// The result cannot be written to its file.
+    NotWritten(String),
 }
 
 // === impl Verdict ===
@@ -48,20 +50,24 @@ impl From<bool> for Verdict {
 // === impl Failure ===
 
 impl Failure {
-    /// Returns the exit code: 2, 3 or 4.
+    /// Returns the exit code: 2, 3, 4 or 6.
     #[must_use]
     pub fn code(&self) -> ExitCode {
         ExitCode::from(match self {
             Self::Asked(_) => 2,
             Self::Unanswered(_) => 3,
             Self::NotFound(_) => 4,
+            Self::NotWritten(_) => 6,
         })
     }
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Self::Asked(text) | Self::Unanswered(text) | Self::NotFound(text)) = self;
+        let (Self::Asked(text)
+        | Self::Unanswered(text)
+        | Self::NotFound(text)
+        | Self::NotWritten(text)) = self;
         f.write_str(text)
     }
 }

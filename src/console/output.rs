@@ -3,11 +3,13 @@
 //! Texts have their colours in them; the stream takes them out where they would not be seen: in a
 //! pipe, with `NO_COLOR`, or if told so.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
 use clap::ValueEnum;
+use serde::Serialize;
 use tabwriter::TabWriter;
 
 use super::answers::{Answer, Content};
@@ -32,6 +34,8 @@ pub enum Format {
     Text,
     /// The answer as it is.
     Json,
+    /// The same as YAML.
+    Yaml,
 }
 
 /// When text has colours.
@@ -49,6 +53,8 @@ pub enum Colour {
 /// Output of a command.
 pub struct Output {
     format: Format,
+    /// True if an answer was written, so that another one is another document of YAML.
+    has_written: bool,
     stream: AutoStream<Box<dyn Write>>,
 }
 
@@ -63,13 +69,15 @@ impl Output {
             Colour::Always => ColorChoice::Always,
             Colour::Never => ColorChoice::Never,
         };
-        Self { format, stream: AutoStream::new(Box::new(io::stdout()), choice) }
+        let stream = AutoStream::new(Box::new(io::stdout()) as Box<dyn Write>, choice);
+        Self { format, has_written: false, stream }
     }
 
     /// JSON into a stream.
     #[must_use]
     pub fn json_to(stream: Box<dyn Write>) -> Self {
-        Self { format: Format::Json, stream: AutoStream::new(stream, ColorChoice::Never) }
+        let stream = AutoStream::new(stream, ColorChoice::Never);
+        Self { format: Format::Json, has_written: false, stream }
     }
 
     /// Returns the format.
@@ -78,7 +86,7 @@ impl Output {
         self.format
     }
 
-    /// Writes an answer: as JSON, or the text that is made of it.
+    /// Writes an answer: as JSON or YAML, or the text that is made of it.
     ///
     /// # Errors
     /// The reader's.
@@ -89,20 +97,72 @@ impl Output {
     ) -> io::Result<()> {
         match self.format {
             Format::Text => self.write(&text(&content)),
-            Format::Json => {
-                serde_json::to_writer_pretty(&mut self.stream, &Answer::new(content))?;
-                self.write("\n")
+            format => {
+                let begin = if format == Format::Yaml && self.has_written { "---\n" } else { "" };
+                self.has_written = true;
+                let document = format.document(&Answer::new(content)).map_err(io::Error::other)?;
+                self.stream.write_all(format!("{begin}{document}").as_bytes())?;
+                self.stream.flush()
             }
         }
     }
 
-    /// Writes a text.
+    /// Writes a text. What comes from outside may have bytes in it that a terminal obeys: they are escaped.
     ///
     /// # Errors
     /// The reader's.
     pub fn write(&mut self, text: &str) -> io::Result<()> {
-        self.stream.write_all(text.as_bytes())?;
+        self.stream.write_all(harmless(text).as_bytes())?;
         self.stream.flush()
+    }
+}
+
+/// Returns a text whose control characters are escaped, but for ends of lines and the styles of this module.
+#[must_use]
+pub fn harmless(text: &str) -> Cow<'_, str> {
+    let is_harmful = |character: char| {
+        // Those of Unicode that turn the direction of what follows hide it, too.
+        let is_turning = matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+        (character.is_control() && character != '\n') || is_turning
+    };
+    if !text.contains(is_harmful) {
+        return Cow::Borrowed(text);
+    }
+    let styles = [BAD, NOTABLE, GOOD, HEADING].map(|style| style.to_string());
+    let styles: Vec<String> = styles.into_iter().chain([BAD.render_reset().to_string()]).collect();
+    let mut harmless = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(character) = rest.chars().next() {
+        let style = styles.iter().find(|style| rest.starts_with(style.as_str()));
+        let (length, is_kept) = match style {
+            Some(style) => (style.len(), true),
+            None => (character.len_utf8(), !is_harmful(character)),
+        };
+        let (begin, behind) = rest.split_at(length);
+        if is_kept {
+            harmless.push_str(begin);
+        } else {
+            harmless.extend(begin.escape_debug());
+        }
+        rest = behind;
+    }
+    Cow::Owned(harmless)
+}
+
+// === impl Format ===
+
+impl Format {
+    /// Returns an answer in this format, which is not for people.
+    ///
+    /// # Errors
+    /// The encoder's.
+    pub fn document<T: Serialize>(self, answer: &Answer<T>) -> Result<String, String> {
+        match self {
+            Self::Yaml => serde_saphyr::to_string(answer).map_err(|error| error.to_string()),
+            Self::Json | Self::Text => serde_json::to_string_pretty(answer)
+                .map(|document| document + "\n")
+                .map_err(|error| error.to_string()),
+        }
     }
 }
 
@@ -185,6 +245,16 @@ mod tests {
         ];
         let plain = anstream::adapter::strip_str(&table(&["NAME", "STATE", "Z"], rows)).to_string();
         assert_eq!(plain, "NAME     STATE     Z\na        refused   x\nlonger   ok        y\n");
+    }
+
+    #[test]
+    fn control_characters_of_others_are_escaped_and_styles_stay() {
+        let own = table(&["ZONE"], [[bad("a")]]);
+        assert_eq!(harmless(&own), own);
+        let theirs = format!("{}\n", bad("z\u{1b}[2J\u{1b}]0;x\u{7}\u{202e}\r\u{9b}31m"));
+        let escaped = r"z\u{1b}[2J\u{1b}]0;x\u{7}\u{202e}\r\u{9b}31m";
+        assert_eq!(harmless(&theirs), format!("{}\n", bad(escaped)));
+        assert_eq!(harmless("ä\n"), "ä\n");
     }
 
     #[test]

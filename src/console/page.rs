@@ -221,7 +221,7 @@ impl Site {
     }
 }
 
-/// An answer that is being made. It ends when nobody waits for it any more.
+/// An answer that is being made. It ends with its reader.
 struct Answering<T>(JoinHandle<T>);
 
 // === impl Answering ===

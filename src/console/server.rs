@@ -8,15 +8,17 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{
     DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _,
 };
-use std::os::unix::net::UnixStream as BlockingStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use rustix::process::geteuid;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::{AbortHandle, JoinSet};
@@ -140,14 +142,19 @@ fn remove_stale(path: &Path) -> io::Result<()> {
              (consoleSocket)",
         ));
     }
-    match BlockingStream::connect(path) {
-        Ok(stream) => Err(io::Error::new(io::ErrorKind::AddrInUse, listens_already(&stream))),
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
-        Err(error) => Err(error),
+    // It would wait for a listener that does not accept.
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let stream = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    match connect(&stream, &SocketAddrUnix::new(path)?) {
+        Ok(()) | Err(Errno::AGAIN) => {
+            Err(io::Error::new(io::ErrorKind::AddrInUse, listens_already(&stream)))
+        }
+        Err(Errno::CONNREFUSED) => fs::remove_file(path),
+        Err(error) => Err(error.into()),
     }
 }
 
-fn listens_already(stream: &BlockingStream) -> String {
+fn listens_already(stream: &OwnedFd) -> String {
     let peer = rustix::net::sockopt::socket_peercred(stream);
     let who = peer.map_or_else(
         |_| "another program".to_owned(),
@@ -194,6 +201,23 @@ mod tests {
         drop(socket);
         assert!(path.exists());
         drop(later);
+    }
+
+    /// One whose backlog is full.
+    #[tokio::test]
+    async fn a_listener_that_does_not_accept_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("console.sock");
+        let listening =
+            socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+        let listening = listening.unwrap();
+        rustix::net::bind(&listening, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        rustix::net::listen(&listening, 0).unwrap();
+        let _waits = std::os::unix::net::UnixStream::connect(&path).unwrap();
+        for _ in 0..2 {
+            let said = Socket::bind(&path).unwrap_err().to_string();
+            assert!(said.contains("listens there"), "{said}");
+        }
     }
 
     #[tokio::test]

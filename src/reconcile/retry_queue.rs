@@ -71,7 +71,7 @@ impl RetryQueue {
     }
 
     /// Records an operation that was not tried, because what is pending for another subject has to come
-    /// first: `why`. It is due when that one is, and no sooner than [`LEAST_WAIT`].
+    /// first: `why`. It is due when that one is, and no sooner than in a second.
     pub fn wait(&mut self, op: Op, awaited: &Subject, why: &str) {
         let least = Instant::now() + LEAST_WAIT;
         let due = self.due_time(awaited).map_or(least, |due| due.max(least));

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use ipnet::IpNet;
 
@@ -49,8 +50,11 @@ pub struct ExplainedPort {
     pub port: ServicePort,
     /// Extent to which hints choose among ready endpoints.
     pub topology: Topology,
-    /// Every endpoint, ready or not, in the order of address and port.
+    /// The endpoints, ready or not, in the order of address and port. Of all ports together at most
+    /// 20,000.
     pub endpoints: Vec<ExplainedEndpoint>,
+    /// Number of endpoints that are left out.
+    pub more_endpoints: usize,
 }
 
 /// An endpoint of a port, and the decisions on it.
@@ -85,7 +89,7 @@ pub struct ExplainedFrontend {
     /// Parameters of balancing; none in modes whose rules lead.
     pub server: Option<VirtualServer>,
     /// Real servers that it should have; none in modes whose rules lead.
-    pub real_servers: Vec<RealServer>,
+    pub real_servers: Arc<[RealServer]>,
 }
 
 /// A Service in a few numbers.
@@ -122,6 +126,13 @@ pub struct Summaries {
     pub is_last: bool,
 }
 
+/// Most endpoints of a Service that are explained, each as often as it has ports: a question about one with
+/// thousands of ports and endpoints must not hold up changes of others.
+const MOST_ENDPOINTS: usize = 20_000;
+
+/// Most endpoints, counted once for each port, by which a Service is summarised.
+const MOST_SUMMARISED: usize = 4_096;
+
 /// Number of endpoints after which a chunk of summaries ends.
 const ENDPOINTS_PER_CHUNK: usize = 4_096;
 
@@ -134,9 +145,8 @@ impl Planner {
     pub fn explain_service(&self, name: &ServiceName) -> Option<ExplainedService> {
         let (service, slices) = self.store.service(name)?;
         let families = self.families_of(service);
-        let ports = families.iter().flat_map(|it| self.explain_ports(service, &slices, *it));
         Some(ExplainedService {
-            ports: ports.collect(),
+            ports: self.explain_ports(service, &slices, MOST_ENDPOINTS),
             source_ranges: families.iter().flat_map(|it| source_ranges(service, *it)).collect(),
             frontends: self.explain_frontends(service),
             problems: self.reports.of(name).to_vec(),
@@ -197,14 +207,38 @@ impl Planner {
         families.filter(|family| service.cluster_address(*family).is_some()).collect()
     }
 
-    fn explain_ports(
+    /// Explains all ports in each family, and so many endpoints.
+    fn explain_ports<'a>(
         &self,
-        service: &Service,
-        slices: &[&EndpointSlice],
-        family: Family,
+        service: &'a Service,
+        slices: &[&'a EndpointSlice],
+        most_endpoints: usize,
     ) -> Vec<ExplainedPort> {
-        let endpoints = EndpointsByPort::new(family, slices);
-        let explain = |port: &ServicePort| {
+        let mut left = most_endpoints;
+        let families = self.families_of(service);
+        let of_family = |family| {
+            self.explain_ports_of(service, &EndpointsByPort::new(family, slices), family, &mut left)
+        };
+        families.into_iter().flat_map(of_family).collect()
+    }
+
+    fn explain_ports_of<'a>(
+        &self,
+        service: &'a Service,
+        endpoints: &EndpointsByPort<'a>,
+        family: Family,
+        left: &mut usize,
+    ) -> Vec<ExplainedPort> {
+        let explain = |port: &'a ServicePort| {
+            if *left == 0 {
+                return ExplainedPort {
+                    family,
+                    port: port.clone(),
+                    topology: Topology::Anywhere,
+                    endpoints: Vec::new(),
+                    more_endpoints: endpoints.number(port),
+                };
+            }
             let candidates = endpoints.candidates(port);
             let facts = self.store.facts();
             let usable = facts.hand_drains().others(&service.name, &candidates);
@@ -221,12 +255,11 @@ impl Planner {
                 let endpoint = candidate.endpoint.clone();
                 ExplainedEndpoint { socket, endpoint, cluster, local }
             });
-            ExplainedPort {
-                family,
-                port: port.clone(),
-                topology: selection.topology(),
-                endpoints: endpoints.collect(),
-            }
+            let endpoints: Vec<_> = endpoints.take(*left).collect();
+            *left -= endpoints.len();
+            let more_endpoints = candidates.len() - endpoints.len();
+            let (port, topology) = (port.clone(), selection.topology());
+            ExplainedPort { family, port, topology, endpoints, more_endpoints }
         };
         service.ports.iter().map(explain).collect()
     }
@@ -242,7 +275,7 @@ impl Planner {
                 short_circuit_of: None,
                 owner: self.chains.owner(&claim.frontend).cloned(),
                 server: None,
-                real_servers: Vec::new(),
+                real_servers: Arc::new([]),
             };
             claims.iter().map(explain).collect()
         } else {
@@ -269,7 +302,7 @@ impl Planner {
             short_circuit_of: claim.short_circuit_of,
             owner: self.desired.owner(&claim.frontend).cloned(),
             server: Some(claim.server.clone()),
-            real_servers: claim.real_servers.to_vec(),
+            real_servers: Arc::clone(&claim.real_servers),
         }
     }
 
@@ -279,7 +312,7 @@ impl Planner {
         let policies = self.policies(&frontends);
         let families = self.families_of(service);
         let (mut endpoints, mut ready, mut used) = (0, 0, 0);
-        for port in families.iter().flat_map(|it| self.explain_ports(service, slices, *it)) {
+        for port in self.explain_ports(service, slices, MOST_SUMMARISED) {
             let distinct = |is_counted: &dyn Fn(&ExplainedEndpoint) -> bool| {
                 let counted = port.endpoints.iter().filter(|it| is_counted(it));
                 counted.map(|it| it.endpoint.address).collect::<HashSet<_>>().len()

@@ -8,7 +8,9 @@ pub mod diff;
 pub mod drains;
 pub mod events;
 pub mod explain;
+mod lacks;
 pub mod log;
+pub mod mode;
 pub mod names;
 pub mod plan;
 pub mod question;
@@ -83,6 +85,7 @@ pub(super) fn router(desk: Arc<Desk>) -> Router {
         .route("/v1/status", get(status::answer))
         .route("/v1/events", get(events::answer))
         .route("/v1/log", get(log::answer))
+        .route("/v1/mode", post(mode::order))
         .route("/v1/names", get(names::answer))
         .route("/v1/services", get(services::answer))
         .route("/v1/service", get(service::answer))

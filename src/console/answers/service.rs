@@ -24,6 +24,9 @@ use crate::kernel::counters::{CountedRealServer, CountedVirtualServer, Counters}
 use crate::kernel::{ReadError, estimators, sysctl};
 use crate::reconcile::inquiry::View;
 
+/// Most endpoints that are shown, each as often as it is one of a frontend: some 10 MB of an answer.
+const MOST_ENDPOINTS: usize = 20_000;
+
 /// Most frontends of a Service that are shown.
 pub(super) const MOST_FRONTENDS: usize = 128;
 
@@ -104,6 +107,9 @@ pub struct FrontendState {
     pub traffic: Option<Traffic>,
     /// Its endpoints, used or not.
     pub endpoints: Vec<EndpointState>,
+    /// Number of endpoints that are not shown.
+    #[serde(default)]
+    pub more_endpoints: usize,
 }
 
 /// Kind of a frontend.
@@ -264,8 +270,14 @@ impl ServiceState {
         counted: Option<&Counted>,
     ) -> Self {
         let service = &explained.service;
-        let frontends = explained.frontends.iter().take(MOST_FRONTENDS);
-        let frontends = frontends.map(|it| FrontendState::of(explained, it, draining, counted));
+        let shown = explained.frontends.get(..MOST_FRONTENDS).unwrap_or(&explained.frontends);
+        let most = MOST_ENDPOINTS / shown.len().max(1);
+        let frontends = shown.iter().map(|it| {
+            let mut state = FrontendState::of(explained, it, draining, counted);
+            state.more_endpoints += state.endpoints.len().saturating_sub(most);
+            state.endpoints.truncate(most);
+            state
+        });
         Self {
             namespace: service.name.namespace.to_string(),
             name: service.name.name.to_string(),
@@ -345,6 +357,7 @@ impl FrontendState {
             is_in_kernel: found.as_ref().map(Option::is_some),
             traffic: there.map(|it| Traffic::from(&it.traffic)),
             endpoints,
+            more_endpoints: port.map_or(0, |it| it.more_endpoints),
         }
     }
 }

@@ -10,9 +10,10 @@ use plan::mode::Mode;
 use plan::model::Family;
 use plan::sets::SetId;
 use serde::{Deserialize, Serialize};
+use tokio::time::timeout;
 
 use super::events::EventLine;
-use super::{Answer, Content, FailureAnswer};
+use super::{Answer, Content, FailureAnswer, lacks};
 use crate::console::Desk;
 use crate::console::journal::Happened;
 use crate::console::lately::{HOUR, Repairs, TEN_MINUTES};
@@ -22,6 +23,12 @@ use crate::reconcile::inquiry::View;
 use crate::source::kubernetes::{ClientMetrics, FollowedKind};
 use crate::version::{COMMIT, VERSION};
 
+/// Time for which the loop's answer is waited for.
+const LOOP_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Time for which failed readings count.
+const LATELY: Duration = Duration::from_secs(600);
+
 /// Most pending writes, and errors, that are shown.
 const MOST: usize = 10;
 
@@ -29,6 +36,12 @@ const MOST: usize = 10;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {
+    /// Things for which the node is not whole, each a sentence; none: it is.
+    #[serde(default)]
+    pub lacks: Vec<String>,
+    /// True if the event loop does not answer: its part is missing, all that follows `source` but `errors`.
+    #[serde(default)]
+    pub is_loop_stuck: bool,
     /// The program.
     pub program: ProgramStatus,
     /// The mode.
@@ -105,6 +118,19 @@ pub struct ModeStatus {
     pub is_held_up: bool,
     /// Virtual servers that ipvs mode left and that still have connections.
     pub left_by_ipvs: Option<usize>,
+    /// Clients of the relay; absent: the node has not served in mode userspace.
+    #[serde(default)]
+    pub relayed: Option<RelayedClients>,
+}
+
+/// Clients of the relay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RelayedClients {
+    /// Number of TCP connections.
+    pub connections: u64,
+    /// Number of clients of UDP that are remembered.
+    pub udp_clients: u64,
 }
 
 /// Source of the input.
@@ -144,7 +170,7 @@ pub struct KindStatus {
 }
 
 /// Objects to balance.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct InputStatus {
     /// Services.
@@ -162,7 +188,7 @@ pub struct InputStatus {
 }
 
 /// Progress of the kernel.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct KernelStatus {
     /// True if it was once as it should be, as far as it let us.
@@ -220,7 +246,7 @@ pub struct PendingWrite {
 }
 
 /// Connections that are left to end.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DrainStatus {
     /// Virtual servers with a draining real server.
@@ -249,6 +275,7 @@ impl Content for Status {
 }
 
 /// The loop's part of it.
+#[derive(Default)]
 struct OfLoop {
     input: InputStatus,
     kernel: KernelStatus,
@@ -271,7 +298,10 @@ pub async fn answer(State(desk): State<Arc<Desk>>) -> Result<Answer<Status>, Fai
 /// # Errors
 /// When the loop has ended.
 pub async fn status(desk: &Desk) -> Result<Status, FailureAnswer> {
-    let mut of_loop = desk.inquiries.ask(of_loop).await?;
+    // With a loop that waits for the kernel, everything else is wanted all the more.
+    let asked = timeout(LOOP_PATIENCE, desk.inquiries.ask(of_loop)).await;
+    let is_loop_stuck = asked.is_err();
+    let mut of_loop = asked.unwrap_or_else(|_| Ok(OfLoop::default()))?;
     of_loop.kernel.set_repairs(&desk.repairs);
     let settings = &desk.settings;
     let errors = desk.journal.newest(MOST, Happened::is_error);
@@ -280,7 +310,9 @@ pub async fn status(desk: &Desk) -> Result<Status, FailureAnswer> {
     let now = SystemTime::now();
     let versions = &desk.versions;
     let manifests = desk.configuration.manifests.as_ref();
-    Ok(Status {
+    let mut status = Status {
+        lacks: Vec::new(),
+        is_loop_stuck,
         program: ProgramStatus {
             version: VERSION.clone(),
             commit: COMMIT.to_owned(),
@@ -300,6 +332,10 @@ pub async fn status(desk: &Desk) -> Result<Status, FailureAnswer> {
             families: settings.families.iter().map(ToString::to_string).collect(),
             is_held_up: of_loop.is_held_up,
             left_by_ipvs: of_loop.left_by_ipvs,
+            relayed: desk.relayed.as_ref().map(|relayed| {
+                let [connections, udp_clients] = relayed();
+                RelayedClients { connections, udp_clients }
+            }),
         },
         source: SourceStatus {
             manifests: manifests.map(|folder| folder.display().to_string()),
@@ -312,7 +348,13 @@ pub async fn status(desk: &Desk) -> Result<Status, FailureAnswer> {
         draining: of_loop.draining,
         sets: of_loop.sets,
         errors: errors.iter().map(EventLine::of).collect(),
-    })
+    };
+    status.lacks = lacks::of(&status, desk.journal.count(LATELY, is_failed_reading));
+    Ok(status)
+}
+
+fn is_failed_reading(happened: &Happened) -> bool {
+    matches!(happened, Happened::ReadingFailed(_))
 }
 
 fn iptables(versions: &Versions) -> Vec<IptablesStatus> {

@@ -5,12 +5,14 @@ use clap::{Args, ValueEnum};
 use super::plan::operations_text;
 use super::source::SourceArguments;
 use super::{Session, written};
+use crate::config::Configuration;
 use crate::console::answers::diff::{Diff, DiffLine, DifferenceKind, DifferenceState};
 use crate::console::answers::events::counted;
 use crate::console::answers::takeover::Takeover;
 use crate::console::offline::Node;
 use crate::console::outcome::{Failure, Verdict};
 use crate::console::output::{bad, duration, notable, table};
+use crate::switch::process;
 
 /// Compares the kernel with the plan: what is missing, foreign or different, and who asks for it
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
@@ -18,7 +20,7 @@ use crate::console::output::{bad, duration, notable, table};
     Prints nothing, and the exit code is 0, if the kernel is as planned; the exit code is 1 if it is \
     not, and 5 if kube-ipvs knows of all differences: it writes or retries them. What only drains is no difference.\n\n\
     Without a running kube-ipvs, with the flags that it is started with: kube-ipvs diff -- \
-    --config=/etc/kube-ipvs/config.conf\n\nExample before a takeover: kube-ipvs diff --with kube-proxy -- --config=/var/lib/kube-proxy/config.conf")]
+    --config=/etc/kube-ipvs/config.conf\n\nExample before a takeover, with the configuration of the running kube-proxy: kube-ipvs diff --with kube-proxy")]
 pub struct Arguments {
     /// Shows endpoints that drain, too: they end by themselves
     #[arg(short, long)]
@@ -39,7 +41,11 @@ enum With {
 
 pub(super) fn run(arguments: &Arguments, session: &mut Session) -> Result<Verdict, Failure> {
     if let Some(With::KubeProxy) = arguments.with {
-        let takeover = Node::read(arguments.source.configuration()?)?.takeover()?;
+        let configuration = match arguments.source.is_given() {
+            true => arguments.source.configuration()?,
+            false => of_running_proxy()?,
+        };
+        let takeover = Node::read(configuration)?.takeover()?;
         let verdict = Verdict::from(takeover.whole);
         written(session.output.show(takeover, takeover_text))?;
         return Ok(verdict);
@@ -52,6 +58,18 @@ pub(super) fn run(arguments: &Arguments, session: &mut Session) -> Result<Verdic
     let verdict = verdict(&diff);
     written(session.output.show(diff, |diff| text(diff, arguments.all)))?;
     Ok(verdict)
+}
+
+/// Returns the configuration of the running kube-proxy, which a takeover would be made with.
+fn of_running_proxy() -> Result<Configuration, Failure> {
+    let running = process::find_named(process::PROC.as_ref(), "kube-proxy");
+    let running = running.map_err(|error| {
+        Failure::Asked(format!(
+            "there is no configuration to compare with: {error}. Name it: kube-ipvs diff --with kube-proxy -- \
+             --config=FILE"
+        ))
+    })?;
+    running.configuration().map_err(|error| Failure::Asked(format!("{error:#}")))
 }
 
 fn verdict(diff: &Diff) -> Verdict {

@@ -21,13 +21,14 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum as _};
 
 use super::answers::events::counted;
 use super::answers::{Answer, FailureAnswer};
 use super::client::Client;
 use super::outcome::{Failure, Verdict};
-use super::output::{Colour, Format, Output};
+use super::output::{Colour, Format, Output, harmless};
+use crate::cli::SwitchArguments;
 
 /// Command line of a command.
 #[derive(Debug, Clone, PartialEq, Eq, Parser)]
@@ -54,7 +55,14 @@ pub struct Options {
     #[arg(long, global = true, value_name = "PATH")]
     socket: Option<PathBuf>,
     /// When to use colours
-    #[arg(long, global = true, value_enum, default_value_t, value_name = "WHEN")]
+    #[arg(
+        long,
+        global = true,
+        value_enum,
+        default_value_t,
+        value_name = "WHEN",
+        visible_alias = "color"
+    )]
     colour: Colour,
 }
 
@@ -88,11 +96,11 @@ pub struct Session {
 /// exit code. What went wrong is on stderr then.
 #[must_use]
 pub fn run(words: Vec<OsString>) -> ExitCode {
-    let wants_json = wants_json(&words);
+    let format = wanted_format(&words);
     let command = match CommandLine::try_parse_from(words) {
         Ok(command) => command,
-        Err(answer) if answer.use_stderr() && wants_json => {
-            return report(&Failure::Asked(answer.to_string()), Format::Json);
+        Err(answer) if answer.use_stderr() && format != Format::Text => {
+            return report(&Failure::Asked(answer.to_string()), format);
         }
         Err(answer) => {
             // Also the text of --help comes this way. Its reader may be gone.
@@ -108,22 +116,49 @@ pub fn run(words: Vec<OsString>) -> ExitCode {
     command.run()
 }
 
-/// True if a command line that cannot be read asks for JSON.
-fn wants_json(words: &[OsString]) -> bool {
-    let is_option = |word: &OsString| word == "-o" || word == "--output";
-    let pairs = words.iter().zip(words.iter().skip(1));
-    pairs.into_iter().any(|(option, format)| is_option(option) && format == "json")
-        || words.iter().any(|word| word == "-ojson" || word == "-o=json" || word == "--output=json")
+/// Returns the format that a command line asks for, which cannot be read as a whole.
+fn wanted_format(words: &[OsString]) -> Format {
+    let words: Vec<&str> = words.iter().filter_map(|word| word.to_str()).collect();
+    let mut wanted = Format::Text;
+    for (place, word) in words.iter().enumerate() {
+        let value = match *word {
+            "-o" | "--output" => words.get(place + 1).copied(),
+            word => word.strip_prefix("--output=").or_else(|| {
+                word.strip_prefix("-o").map(|value| value.strip_prefix('=').unwrap_or(value))
+            }),
+        };
+        wanted = value.and_then(|value| Format::from_str(value, false).ok()).unwrap_or(wanted);
+    }
+    wanted
+}
+
+/// Returns the commands, each with what it does, as `kube-ipvs --help` shows them before kube-proxy's flags.
+#[must_use]
+pub fn overview() -> String {
+    let console = CommandLine::command();
+    let switch = SwitchArguments::command().name("switch");
+    let commands: Vec<&clap::Command> = console.get_subcommands().chain([&switch]).collect();
+    let width = commands.iter().map(|it| it.get_name().len()).max().unwrap_or_default();
+    let mut text =
+        "Commands, which ask a running kube-ipvs (kube-ipvs COMMAND --help):\n".to_owned();
+    for command in commands {
+        let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+        text += &format!("  {:width$}  {about}\n", command.get_name());
+    }
+    text + "\nWithout a command it serves, with kube-proxy's flags:\n\n"
 }
 
 /// Says on stderr why a command could not be carried out, and returns its exit code.
 fn report(failure: &Failure, format: Format) -> ExitCode {
     match format {
-        Format::Text => anstream::eprintln!("{}: {failure}", super::output::bad("Error")),
-        Format::Json => {
+        Format::Text => {
+            let text = format!("{}: {failure}", super::output::bad("Error"));
+            anstream::eprintln!("{}", harmless(&text));
+        }
+        format => {
             let answer = Answer::new(FailureAnswer::from(failure));
             // Words and a name: that can be written.
-            eprintln!("{}", serde_json::to_string_pretty(&answer).unwrap_or_default());
+            eprint!("{}", format.document(&answer).unwrap_or_default());
         }
     }
     failure.code()

@@ -108,7 +108,22 @@ fn row(operation: &PlannedOperation) -> [String; 5] {
         names => names,
     };
     let (from, to) = (or_nothing(&operation.found), or_nothing(&operation.desired));
-    [effect, operation.object.clone(), from, to, services]
+    [
+        effect,
+        narrow(&operation.object, 80),
+        narrow(&from, 48),
+        narrow(&to, 48),
+        narrow(&services, 64),
+    ]
+}
+
+/// Returns the beginning of a text that is wider than this: a rule would push the other columns out of a
+/// terminal. JSON has all of it.
+pub(super) fn narrow(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
+        None => text.to_owned(),
+    }
 }
 
 #[cfg(test)]

@@ -84,6 +84,9 @@ fn text(state: &ServiceState) -> String {
     let mut text = aligned(&lines);
     for frontend in &state.frontends {
         text += &format!("\n{}\n{}", title(frontend), endpoints(frontend));
+        if frontend.more_endpoints > 0 {
+            text += &format!("and {}\n", counted(frontend.more_endpoints, "more endpoint"));
+        }
     }
     if state.more_frontends > 0 {
         text += &format!("\nand {}\n", counted(state.more_frontends, "more frontend"));

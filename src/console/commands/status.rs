@@ -13,22 +13,16 @@ use crate::console::output::{aligned, bad, duration, good, heading, notable, tab
 /// Shows one screen about the program and its node: mode, API, Services, what is pending and why
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 #[command(after_help = "Example: kube-ipvs status\n\n\
-    The exit code is 1 while the kernel is not in sync, a write is pending, or changes do not arrive from \
-    the API server.")]
+    The exit code is 1 while the node is not whole: the kernel is not in sync, changes wait, a write is retried, \
+    sysctls are wrong, the kernel cannot be read, a switch is held up, or changes do not arrive from the API server. \
+    The first lines say which.")]
 pub struct Arguments {}
 
 pub(super) fn run(_: &Arguments, session: &mut Session) -> Result<Verdict, Failure> {
     let status: Status = session.client()?.get("/v1/status", &[])?;
-    let verdict = Verdict::from(is_whole(&status));
+    let verdict = Verdict::from(status.lacks.is_empty());
     written(session.output.show(status, text))?;
     Ok(verdict)
-}
-
-fn is_whole(status: &Status) -> bool {
-    status.kernel.in_sync_once
-        && status.kernel.pending == 0
-        && !status.mode.is_held_up
-        && status.source.kinds.iter().all(|kind| kind.is_following)
 }
 
 fn text(status: &Status) -> String {
@@ -39,6 +33,8 @@ fn text(status: &Status) -> String {
         }
     };
     let (program, mode, input) = (&status.program, &status.mode, &status.input);
+    let lacks: Vec<String> = status.lacks.iter().map(bad).collect();
+    line("Not whole", lacks.join("\n\t"));
     line("Node", format!("{}, Linux {}", program.node, program.kernel_release));
     let since = duration(program.seconds);
     line("Program", format!("{}, process {}, for {since}", program.version, program.pid));
@@ -47,6 +43,9 @@ fn text(status: &Status) -> String {
     line("Fallback", mode.fallen_back.as_ref().map(notable).unwrap_or_default());
     line("Host", mode.limits.iter().map(notable).collect::<Vec<_>>().join("\n\t"));
     line("Source", source_text(status));
+    if status.is_loop_stuck {
+        return aligned(&lines) + &errors_text(status);
+    }
     let warnings = match input.with_warnings {
         0 => String::new(),
         number => format!(", {}", notable(format!("{number} with warnings"))),
@@ -65,7 +64,7 @@ fn text(status: &Status) -> String {
             }
         },
     );
-    line("Kernel", kernel_text(&status.kernel));
+    line("Kernel", kernel_text(&status.kernel, input.waiting));
     line("Drift", drift_text(&status.kernel));
     line("Sysctls", sysctls_text(&status.kernel));
     line("Draining", draining_text(&status.draining));
@@ -132,6 +131,8 @@ fn kind_text(kind: &KindStatus) -> String {
     };
     let state = if kind.is_following {
         format!("following{time}")
+    } else if kind.since.is_none() && kind.last_heard.is_some() {
+        "listed, and its watch begins".to_owned()
     } else {
         bad(format!("NOT following{time}"))
     };
@@ -156,10 +157,11 @@ fn versions_text(program: &ProgramStatus) -> String {
     words.join(", ")
 }
 
-fn kernel_text(kernel: &KernelStatus) -> String {
+fn kernel_text(kernel: &KernelStatus, waiting: usize) -> String {
     let state = match (kernel.in_sync_once, kernel.pending) {
         (false, _) => notable("not in sync yet"),
-        (true, 0) => good("in sync"),
+        (true, 0) if waiting == 0 => good("in sync"),
+        (true, 0) => notable(format!("in sync but for {}", counted(waiting, "Service"))),
         (true, number) => bad(format!("{} refused, and retried", counted(number, "write"))),
     };
     let objects = if kernel.virtual_servers == 0 {

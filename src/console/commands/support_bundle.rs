@@ -1,7 +1,7 @@
 //! `kube-ipvs support-bundle`: one archive for finding out what is wrong.
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
@@ -19,6 +19,9 @@ use crate::preflight;
 use crate::secrets::scrubbed_value;
 use crate::switch::process;
 
+/// Folder that the container can write to, where the program has its socket.
+const WRITABLE: &str = "/run/kube-ipvs";
+
 /// Commands whose answers get into it, as far as this version has them.
 const COMMANDS: [(&str, &[&str]); 7] = [
     ("status", &["status"]),
@@ -33,11 +36,14 @@ const COMMANDS: [(&str, &[&str]); 7] = [
 /// Writes one archive with what is needed to find out what is wrong: answers of the program, dumps of the
 /// kernel, sysctls, versions, the configuration without secrets
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
-#[command(after_help = "Example: kube-ipvs support-bundle -f /tmp/node-7.tar.gz\n\n\
+#[command(
+    after_help = "Example: kubectl -n kube-system exec POD -- kube-ipvs support-bundle -f - >node-7.tar.gz\n\n\
     Tokens, keys, passwords, client certificates, the contents of kubeconfigs and the environment are left \
-    out. Addresses, and names of Services and nodes, are in it. Works without the program, with less in it.")]
+    out. Addresses, and names of Services and nodes, are in it. Works without the program, with less in it."
+)]
 pub struct Arguments {
-    /// File to write, which only its owner may read; - is stdout
+    /// File to write, which only its owner may read; - is stdout. Without it, a file in the working directory, or
+    /// in /run/kube-ipvs where that is read-only
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
 }
@@ -70,7 +76,9 @@ pub(super) fn run(arguments: &Arguments, session: &mut Session) -> Result<Verdic
     let bundle = collected(session);
     let folder = folder_name();
     let failed = |place: &str, error: &io::Error| {
-        Failure::Unanswered(format!("cannot write the bundle to {place}: {error}"))
+        Failure::NotWritten(format!(
+            "cannot write the bundle to {place}: {error}; name another file, or - for stdout, with -f"
+        ))
     };
     let is_stdout = arguments.file.as_ref().is_some_and(|path| path.as_os_str() == "-");
     if is_stdout {
@@ -78,9 +86,17 @@ pub(super) fn run(arguments: &Arguments, session: &mut Session) -> Result<Verdic
         stdout.map_err(|error| failed("stdout", &error))?;
         return Ok(Verdict::Yes);
     }
-    let path = arguments.file.clone().unwrap_or_else(|| format!("{folder}.tar.gz").into());
+    let name = PathBuf::from(format!("{folder}.tar.gz"));
+    let beside = Path::new(WRITABLE).join(&name);
+    let mut path = arguments.file.clone().unwrap_or(name);
+    let mut bytes = bundle.write_file(&path, &folder);
+    // The container's root is read-only.
+    if arguments.file.is_none() && bytes.is_err() && Path::new(WRITABLE).is_dir() {
+        path = beside;
+        bytes = bundle.write_file(&path, &folder);
+    }
     let place = path.display().to_string();
-    let bytes = bundle.write_file(&path, &folder).map_err(|error| failed(&place, &error))?;
+    let bytes = bytes.map_err(|error| failed(&place, &error))?;
     let missing = bundle.missing();
     let missing = missing.map(|(name, why)| MissingFile { name: name.into(), reason: why.into() });
     let answer = SupportBundle {

@@ -31,6 +31,7 @@ pub(super) fn write(main: &mut Markup, state: &ServiceState) {
     more(main, state);
     for frontend in &state.frontends {
         write_frontend(main, frontend);
+        write_more(main, frontend);
     }
     if state.more_frontends > 0 {
         main.labelled("p", &[], format!("and {} more frontends", state.more_frontends));
@@ -92,6 +93,12 @@ fn write_frontend(main: &mut Markup, frontend: &FrontendState) {
             });
         });
     });
+}
+
+fn write_more(main: &mut Markup, frontend: &FrontendState) {
+    if frontend.more_endpoints > 0 {
+        main.labelled("p", &[], format!("and {} more endpoints", frontend.more_endpoints));
+    }
 }
 
 fn write_endpoint(row: &mut Markup, endpoint: &EndpointState) {

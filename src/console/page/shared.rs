@@ -3,7 +3,7 @@
 //! A page with live figures is asked for every two seconds in each tab, and an answer about many
 //! Services takes a request to the kernel for each virtual server. So an answer is made once for all
 //! viewers, and the answers for all pages together take one fortieth of the time at most: where many
-//! different pages are open, their figures are older. Whoever asks one question after the other has to wait:
+//! different pages are open, their figures are older. A reader who asks one question after the other has to wait:
 //! a few are answered beyond that share, and then none before it is made up for.
 
 use std::collections::HashMap;
@@ -20,10 +20,10 @@ const SHARE: u32 = 40;
 /// Answers that are older are never shown.
 const OLDEST: Duration = Duration::from_secs(30);
 
-/// Time without answers that new questions may owe: a quarter of a second of answers.
+/// Pause that new questions may still add to: a quarter of a second of answers.
 const CREDIT: Duration = Duration::from_secs(10);
 
-/// Most time without answers that is owed.
+/// Longest pause that answers may cost.
 const LONGEST_REST: Duration = Duration::from_secs(300);
 
 /// Answers that are made at once.

@@ -10,6 +10,9 @@ const NOTABLE_FILL: f64 = 0.875;
 
 /// Writes the page.
 pub(super) fn write(main: &mut Markup, status: &Status) {
+    for lack in &status.lacks {
+        main.note("bad", Some(lack));
+    }
     main.element("div", &[("class", "cards")], |cards| {
         program(cards, status);
         input(cards, status);
@@ -80,8 +83,11 @@ fn kernel(cards: &mut Markup, status: &Status) {
     let kernel = &status.kernel;
     card(cards, "Kernel", |section| {
         section.element("dl", &[], |list| {
-            let (class, text) =
-                if kernel.in_sync_once { ("good", "yes") } else { ("notable", "not yet") };
+            let (class, text) = match (kernel.in_sync_once, status.lacks.is_empty()) {
+                (false, _) => ("notable", "not yet"),
+                (true, true) => ("good", "yes"),
+                (true, false) => ("bad", "no"),
+            };
             list.labelled("dt", &[], "in sync").labelled("dd", &[("class", class)], text);
             list.term("virtual servers", kernel.virtual_servers)
                 .term("real servers", kernel.real_servers)

@@ -45,7 +45,7 @@ pub(super) enum ExecPluginError {
     NoCredentials(String),
 }
 
-/// What a program prints, as far as it matters here.
+/// Output of a program, as far as it matters here.
 #[derive(Deserialize)]
 struct ExecCredential {
     status: Option<ExecCredentialStatus>,

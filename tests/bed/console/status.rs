@@ -184,7 +184,11 @@ fn a_node_that_does_not_follow_the_api_server_says_since_when_and_exits_with_1()
         let kinds = answer["source"]["kinds"].as_array().unwrap().clone();
         (status.code, kinds, answer)
     };
-    bed.wait_until("it follows", || kinds().0 == 0);
+    // A watch is believed after some seconds, and the node is whole before.
+    bed.wait_until("it follows", || {
+        let (code, kinds, _) = kinds();
+        code == 0 && kinds.iter().all(|it| it["isFollowing"] == true)
+    });
     let (_, following, answer) = kinds();
     assert_eq!(answer["source"]["server"], cluster.api.address().to_string());
     let names: Vec<&str> = following.iter().map(|kind| kind["kind"].as_str().unwrap()).collect();

@@ -53,9 +53,7 @@ fn load(node: Option<&str>, file: Option<&Path>) -> Result<Configuration, Failur
     if let Some(node) = node {
         words.extend(["--hostname-override".into(), node.into()]);
     }
-    let arguments = cli::parse(words).map_err(|answer| match answer {
-        cli::Answer::Asked(text) | cli::Answer::Wrong(text) => Failure::Asked(text),
-    })?;
+    let arguments = cli::parse(words).map_err(|answer| Failure::Asked(answer.text().to_owned()))?;
     Configuration::load(&arguments).map_err(|error| Failure::Asked(error.to_string()))
 }
 

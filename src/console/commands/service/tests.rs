@@ -67,6 +67,7 @@ fn mk_state() -> ServiceState {
             scheduler: Some("rr".to_owned()),
             persistence_seconds: None,
             is_in_kernel: Some(true),
+            more_endpoints: 0,
             traffic: Some(traffic),
             endpoints: vec![used, hinted, leaving],
         }],
