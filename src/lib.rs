@@ -43,6 +43,7 @@ mod host;
 pub mod kernel;
 pub mod localhost;
 pub mod preflight;
+mod process;
 mod program;
 pub mod reconcile;
 pub mod relay;

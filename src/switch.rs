@@ -1,10 +1,9 @@
 //! Switching a running process to another mode: `kube-ipvs switch`.
 //!
-//! The command finds the process of its network namespace (`process`) and gives it the order over the console's
+//! The command finds the process of its network namespace and gives it the order over the console's
 //! socket (`/v1/mode`). It reads the kernel to say what a switch would meet (`survey`), and what is left of the
 //! former mode (`progress`). The process keeps nothing of it: the order holds until it ends.
 
-pub(crate) mod process;
 mod progress;
 mod survey;
 
@@ -18,6 +17,7 @@ use crate::console::answers::mode::{ModeOrder, ModeOrdered};
 use crate::console::answers::status::Status;
 use crate::console::client::Client;
 use crate::console::outcome::Failure;
+use crate::process;
 
 /// Requires that no kube-ipvs serves in this network namespace: who types the bare name there means one of
 /// its commands.

@@ -19,7 +19,7 @@ use super::answers::{Answer, Content, FailureAnswer, Reason};
 use super::outcome::Failure;
 use super::socket_path;
 use crate::config::kube_ipvs::DEFAULT_CONSOLE_SOCKET;
-use crate::switch::process::{self, FindError};
+use crate::process::{self, FindError};
 
 /// Longest time for an answer.
 const LIMIT: Duration = Duration::from_secs(30);

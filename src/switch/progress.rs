@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use plan::mode::Mode;
 
-use super::process::Running;
 use super::served;
 use crate::cleanup::left::{self, LeftByIpvs, LeftRules};
 use crate::config::Configuration;
 use crate::console::client::Client;
 use crate::host;
 use crate::kernel::ReadError;
+use crate::process::Running;
 
 /// Time between two looks.
 const PERIOD: Duration = Duration::from_secs(1);

@@ -7,7 +7,6 @@ use anyhow::bail;
 use plan::mode::Mode;
 use plan::model::Family;
 
-use super::process::Running;
 use super::status;
 use crate::cleanup::left;
 use crate::config::Configuration;
@@ -16,6 +15,7 @@ use crate::console::client::Client;
 use crate::host;
 use crate::kernel::rules::Rules;
 use crate::kernel::sysctl;
+use crate::process::Running;
 
 /// Looks at the process, the host and the kernel's state, and writes what a switch would meet. The
 /// probes of the host make a few objects and remove them.

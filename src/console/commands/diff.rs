@@ -12,7 +12,7 @@ use crate::console::answers::takeover::Takeover;
 use crate::console::offline::Node;
 use crate::console::outcome::{Failure, Verdict};
 use crate::console::output::{bad, duration, notable, table};
-use crate::switch::process;
+use crate::process;
 
 /// Compares the kernel with the plan: what is missing, foreign or different, and who asks for it
 #[derive(Debug, Clone, PartialEq, Eq, Args)]

@@ -9,7 +9,7 @@ use crate::console::answers::Content;
 use crate::console::outcome::{Failure, Verdict};
 use crate::console::output::{bad, good, notable, table};
 use crate::preflight::{self, Check, CheckState, Preflight};
-use crate::switch::process;
+use crate::process;
 
 /// Checks whether this host can serve, and what would change if kube-ipvs took over from what runs now
 #[derive(Debug, Clone, PartialEq, Eq, Args)]

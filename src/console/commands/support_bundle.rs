@@ -16,8 +16,8 @@ use crate::console::answers::log::Log;
 use crate::console::outcome::{Failure, Verdict};
 use crate::console::output::{Output, notable, table};
 use crate::preflight;
+use crate::process;
 use crate::secrets::scrubbed_value;
-use crate::switch::process;
 
 /// Folder that the container can write to, where the program has its socket.
 const WRITABLE: &str = "/run/kube-ipvs";

@@ -168,7 +168,7 @@ impl Running {
     }
 
     /// True if it has not ended.
-    pub(super) fn is_alive(&self) -> bool {
+    pub(crate) fn is_alive(&self) -> bool {
         identity(&self.folder.join("exe")).is_some()
     }
 
