@@ -159,7 +159,8 @@ fn attempt(
         }
         Outcome::Refused => refusal(from, question),
         Outcome::Dropped | Outcome::Unanswered(_) => silence(from, question.within(SILENCE)),
-        Outcome::Rejected => rejection(from, question.within(SILENCE), place, client),
+        // On a busy machine the second SYN, and the answer to it, may be late.
+        Outcome::Rejected => rejection(from, question.within(ANSWER), place, client),
         Outcome::PassedOn => match ask(from, question.within(SILENCE)) {
             Err(Refusal::Timeout | Refusal::Unreachable) => Ok(()),
             Err(refusal) => Err(refusal.to_string()),
