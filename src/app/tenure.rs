@@ -83,15 +83,6 @@ pub(super) struct Program {
     pub(super) last_route_changes: LastChanges,
 }
 
-fn note_beginning(journal: &Journal, mode: Mode, former: Option<&Former>) {
-    let reason = former.map(|former| noted(&former.reason));
-    journal.note(Happened::TenureBegan { mode, reason });
-}
-
-fn relayed_now(relay: RunningRelay) -> RelayedNow {
-    Box::new(move || relay.relayed())
-}
-
 /// Longest time for which the end of the program waits for the end of its threads.
 const LONGEST_END: Duration = Duration::from_secs(1);
 
@@ -447,4 +438,13 @@ fn after(consequence: Consequence, mode: Mode) -> anyhow::Result<Ended> {
         Consequence::Restart(reason) => bail!("{reason}"),
         Consequence::Switch(to) => Ok(Ended::Switch { from: mode, to }),
     }
+}
+
+fn note_beginning(journal: &Journal, mode: Mode, former: Option<&Former>) {
+    let reason = former.map(|former| noted(&former.reason));
+    journal.note(Happened::TenureBegan { mode, reason });
+}
+
+fn relayed_now(relay: RunningRelay) -> RelayedNow {
+    Box::new(move || relay.relayed())
 }

@@ -41,8 +41,9 @@ pub(super) fn of(status: &Status, failed_readings: usize) -> Vec<String> {
     }
     if kernel.sysctl_mismatches > 0 {
         let sysctls = counted(kernel.sysctl_mismatches, "sysctl");
-        lacks
-            .push(format!("{sysctls} without the value that Services need; the log has the names"));
+        lacks.push(format!(
+            "{sysctls} without the value that Services need; `kube-ipvs diff` names them"
+        ));
     }
     if failed_readings > FEW_FAILED {
         lacks.push(format!("the kernel could not be read {failed_readings} times in ten minutes"));

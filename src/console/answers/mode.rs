@@ -41,7 +41,7 @@ pub(super) async fn order(
     desk.orders.try_send(wanted).map_err(|_| {
         FailureAnswer::new(
             Reason::Unavailable,
-            "another order is being carried out; wait for its end",
+            "another order is being carried out; ask again once `kube-ipvs status` shows its mode",
         )
     })?;
     let served = desk.settings.mode.to_string();
