@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use crate::hand_drain::HandDrain;
-use crate::model::{EndpointSlice, Node, Service, ServiceName, SliceName};
+use crate::model::{EndpointSlice, Node, OtherNode, Service, ServiceName, SliceName};
 use crate::scheduler::SchedulerName;
 use crate::userspace::{ProxyPortId, ProxyPortState};
 
@@ -23,8 +23,8 @@ pub enum Event {
     NodeApplied(Box<Node>),
     /// The addresses of this node's interfaces, all but those of `kube-ipvs0`.
     LocalAddresses(Vec<IpAddr>),
-    /// Another node of the cluster is there and has these addresses, or has others now.
-    OtherNodeApplied(Arc<str>, Vec<IpAddr>),
+    /// Another node of the cluster is there and has these addresses and networks of pods, or has others now.
+    OtherNodeApplied(Arc<str>, OtherNode),
     /// Another node has left the cluster.
     OtherNodeRemoved(Arc<str>),
     /// The API server is reached at these addresses and ports, and at no others.

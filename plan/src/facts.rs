@@ -10,6 +10,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use crate::hand_drain::{HandDrain, HandDrains};
 use crate::hash::{HashMap, HashSet};
 use crate::model::{Family, Node};
+use crate::pod_networks::PodNetworks;
 use crate::scheduler::SchedulerName;
 use crate::settings::{LocalDetection, NodePortAddresses, Settings, overlap};
 
@@ -23,6 +24,8 @@ pub struct NodeFacts {
     node_ports: Vec<IpAddr>,
     /// The addresses of the cluster's other nodes, and the names of those that have each, in order.
     others: HashMap<IpAddr, Vec<Arc<str>>>,
+    /// Networks of their pods, as far as they are known.
+    other_pods: PodNetworks,
     /// Addresses and ports by which this node reaches the API server, whatever says so.
     api_server: BTreeSet<SocketAddr>,
     /// Number of endpoints at each address inside the networks of short circuits, in all slices.
@@ -97,10 +100,11 @@ impl NodeFacts {
             || self.endpoints_inside.contains_key(&address)
     }
 
-    /// True if this node's pods are inside a network, or around it. Other nodes' pods then are as
-    /// well, and where is not known: only their Nodes' addresses are read.
+    /// True if pods are known to be inside a network, or around it. Those of other nodes may then be
+    /// anywhere in it: not of every node is it known where its pods are.
     pub(crate) fn has_pods_inside(&self, network: &IpNet) -> bool {
         self.node.pod_cidrs.iter().any(|pods| overlap(pods, network))
+            || self.other_pods.overlap(network)
     }
 
     /// Notes an endpoint inside the networks of short circuits. Returns true if its address is new.
@@ -136,6 +140,16 @@ impl NodeFacts {
             self.others.remove(&address);
         }
         place == 0
+    }
+
+    /// Notes that another node's pods are inside a network. Returns true if that is new.
+    pub(crate) fn add_other_pods(&mut self, network: IpNet) -> bool {
+        self.other_pods.add(network)
+    }
+
+    /// Notes that another node's pods are inside a network no more. Returns true if no node's are.
+    pub(crate) fn remove_other_pods(&mut self, network: IpNet) -> bool {
+        self.other_pods.remove(network)
     }
 
     /// Notes whether the kernel lacks a scheduler. Returns whether that is new.
@@ -205,7 +219,8 @@ impl NodeFacts {
             LocalDetection::ClusterCidr(networks) => networks,
             _ => &[],
         };
-        let mut networks = self.node.pod_cidrs.iter().chain(configured).copied();
+        let others = self.other_pods.around(address);
+        let mut networks = self.node.pod_cidrs.iter().chain(configured).copied().chain(others);
         let is_of_pods = |network: &IpNet| {
             network.contains(&address) && !cluster_address.is_some_and(|it| network.contains(&it))
         };

@@ -64,6 +64,7 @@ pub mod op;
 pub mod order;
 pub(crate) mod parts;
 pub mod planner;
+pub(crate) mod pod_networks;
 pub mod preview;
 pub mod problem;
 pub(crate) mod reports;

@@ -225,6 +225,31 @@ pub struct Node {
     pub pod_cidrs: Vec<IpNet>,
 }
 
+/// Facts from the Node object of another node.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct OtherNode {
+    /// `status.addresses`: every InternalIP and every ExternalIP.
+    pub addresses: Vec<IpAddr>,
+    /// `spec.podCIDRs`; none if they are not known.
+    pub pod_cidrs: Vec<IpNet>,
+}
+
+// === impl OtherNode ===
+
+impl OtherNode {
+    /// One of which only the addresses are known.
+    #[must_use]
+    pub fn at(addresses: Vec<IpAddr>) -> Self {
+        Self { addresses, pod_cidrs: Vec::new() }
+    }
+
+    /// True if nothing is known of it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.addresses.is_empty() && self.pod_cidrs.is_empty()
+    }
+}
+
 // === impl Family ===
 
 impl Family {

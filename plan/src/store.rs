@@ -16,13 +16,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use ipnet::IpNet;
+
 use crate::endpoints::EndpointsByPort;
 use crate::event::Event;
 use crate::facts::{BoundAddresses, MANY_ENDPOINTS, NodeFacts};
 use crate::hash::HashMap;
 use crate::iptables::tail;
 use crate::mode::Mode;
-use crate::model::{EndpointSlice, Family, Node, Service, ServiceName, SliceName};
+use crate::model::{EndpointSlice, Family, Node, OtherNode, Service, ServiceName, SliceName};
 use crate::scheduler::SchedulerName;
 use crate::sets::{SetId, SetKind};
 use crate::settings::Settings;
@@ -48,7 +50,7 @@ pub struct Store {
     index: Index,
     facts: NodeFacts,
     /// The addresses of the cluster's other nodes; no empty lists.
-    others: HashMap<Arc<str>, Vec<IpAddr>>,
+    others: HashMap<Arc<str>, OtherNode>,
     api_server: ApiServer,
     /// The proxy ports that the relay has; no empty maps.
     proxy_ports: HashMap<ServiceName, ProxyPorts>,
@@ -94,10 +96,10 @@ impl Store {
             Event::SliceRemoved(name) => self.remove_slice(&name, settings),
             Event::NodeApplied(node) => self.apply_node(*node, settings),
             Event::LocalAddresses(addresses) => self.apply_local_addresses(addresses, settings),
-            Event::OtherNodeApplied(name, addresses) => {
-                self.apply_other_node(&name, &addresses, settings);
+            Event::OtherNodeApplied(name, node) => self.apply_other_node(&name, node, settings),
+            Event::OtherNodeRemoved(name) => {
+                self.apply_other_node(&name, OtherNode::default(), settings);
             }
-            Event::OtherNodeRemoved(name) => self.apply_other_node(&name, &[], settings),
             Event::ApiServerAddresses(addresses) => self.apply_api_server(addresses),
             Event::SchedulerMissing(scheduler) => self.apply_scheduler(&scheduler, true),
             Event::SchedulerLoaded(scheduler) => self.apply_scheduler(&scheduler, false),
@@ -323,11 +325,15 @@ impl Store {
 
     fn apply_node(&mut self, node: Node, settings: &Settings) {
         let former = self.facts.clone();
+        let networks = self.networks_with_pods(settings);
         self.facts = std::mem::take(&mut self.facts).with_node(node, settings);
         if own_addresses(&self.facts) != own_addresses(&former) {
             self.dirty.extend(self.index.with_source_ranges().cloned());
         }
-        self.dirty_near_pods(&former, settings);
+        let (old, new) = (&former.node().pod_cidrs, &self.facts.node().pod_cidrs);
+        let is_in_one = |net: &&IpNet| old.contains(net) != new.contains(net);
+        let changed = old.iter().chain(new).filter(is_in_one).copied().collect();
+        self.dirty_near_pods(changed, &networks, settings);
         if self.facts.node().zone != former.node().zone {
             self.dirty_zones();
         }

@@ -19,10 +19,10 @@ use std::num::NonZeroU16;
 use std::sync::Arc;
 
 use plan::event::Event;
-use plan::model::{Node, ObjectName, Protocol};
+use plan::model::{Node, ObjectName, OtherNode, Protocol};
 use plan::scheduler::SchedulerName;
 
-use super::object::{self, Metadata, NodeStatus};
+use super::object::{self, Metadata, NodeSpec, NodeStatus};
 use super::{Warning, WarningSubject};
 use crate::syntax::quoted::Quoted;
 
@@ -132,19 +132,25 @@ impl Converter {
         Ok(Converted { event, warnings: warnings.into_vec() })
     }
 
-    /// The name and the addresses of another Node, in order. Invalid ones cause no warning here:
-    /// the kube-ipvs on that node warns of them.
+    /// The name of another Node, its addresses and its networks of pods, in order. Invalid ones cause no
+    /// warning here: the kube-ipvs on that node warns of them.
     pub fn other_node(
         &mut self,
         metadata: &Metadata,
+        spec: &NodeSpec,
         status: &NodeStatus,
-    ) -> Option<(Arc<str>, Vec<IpAddr>)> {
+    ) -> Option<(Arc<str>, OtherNode)> {
         let name = metadata.name.as_deref().filter(|name| !name.is_empty())?;
         let mut addresses: Vec<IpAddr> =
             status.reachable().filter_map(|(_, text)| address::parse(text).ok()).collect();
         addresses.sort_unstable();
         addresses.dedup();
-        Some((self.interner.intern(name), addresses))
+        let pod_cidrs = spec.pod_cidrs.iter();
+        let mut pod_cidrs: Vec<_> =
+            pod_cidrs.filter_map(|text| address::parse_network(text).ok()).collect();
+        pod_cidrs.sort_unstable();
+        pod_cidrs.dedup();
+        Some((self.interner.intern(name), OtherNode { addresses, pod_cidrs }))
     }
 
     /// Number of nodes that endpoints are on: up to twice as many where nodes have gone.

@@ -40,7 +40,7 @@ pub enum FollowNodes {
 /// Options of a source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// This node's name: of the other Nodes only the addresses are of interest.
+    /// This node's name: of the other Nodes only addresses and networks of pods are of interest.
     pub node_name: Arc<str>,
     /// The scheduler of the Services that choose none.
     pub scheduler: SchedulerName,

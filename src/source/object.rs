@@ -285,13 +285,16 @@ pub struct Node {
     pub status: NodeStatus,
 }
 
-/// core/v1 Node, of which only the addresses are of interest.
+/// core/v1 Node of another node, of which only addresses and networks of pods are of interest.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct OtherNode {
     /// `metadata`.
     #[serde(deserialize_with = "null_is_default")]
     pub metadata: Metadata,
+    /// `spec`.
+    #[serde(deserialize_with = "null_is_default")]
+    pub spec: NodeSpec,
     /// `status`.
     #[serde(deserialize_with = "null_is_default")]
     pub status: NodeStatus,

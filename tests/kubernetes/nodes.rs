@@ -256,6 +256,50 @@ async fn many_nodes_are_never_listed_whole() {
     assert!(requests.iter().all(|request| request.accept.contains("as=Table")), "{requests:?}");
 }
 
+/// A Service that may have short circuits, which are not where pods are.
+fn local(name: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {
+            "clusterIP": "10.96.0.11", "type": "NodePort", "externalTrafficPolicy": "Local",
+            "ports": [{"port": 80, "protocol": "TCP", "nodePort": 30_080}],
+        },
+    })
+}
+
+#[tokio::test]
+async fn networks_of_pods_are_read_once_of_each_node_where_they_matter() {
+    let mut world = followed(Options::default()).await;
+    let with_pods = |name: &str, address: &str, network: &str| {
+        let mut node = internal(name, address);
+        node["spec"] = json!({"podCIDR": network, "podCIDRs": [network]});
+        node
+    };
+    let whole = |world: &World| {
+        let requests = world.for_others();
+        requests.iter().filter(|request| !request.accept.contains("as=Table")).count()
+    };
+    assert_eq!((world.for_others().len(), whole(&world)), (1, 0));
+    world.server.apply(with_pods("b", "192.0.2.2", "240.10.2.0/24")).unwrap();
+    world.server.apply(local("c")).unwrap();
+    let network = |text: &str| vec![text.parse().unwrap()];
+    let pods = network("240.10.2.0/24");
+    world.until("b's pods", |said, _| said.other_pods.get("b") == Some(&pods)).await;
+    assert_eq!((world.for_others().len(), whole(&world)), (3, 1));
+    // What a Table does not say is still known.
+    world.server.apply(with_pods("b", "192.0.2.22", "240.10.2.0/24")).unwrap();
+    world.pass(PERIOD).await;
+    world.until_other("b", &["192.0.2.22"]).await;
+    assert_eq!((world.for_others().len(), whole(&world)), (4, 1));
+    assert_eq!(world.said.other_pods["b"], pods);
+    world.server.apply(with_pods("d", "192.0.2.4", "240.10.4.0/24")).unwrap();
+    world.pass(PERIOD).await;
+    let pods = network("240.10.4.0/24");
+    world.until("d's pods", |said, _| said.other_pods.get("d") == Some(&pods)).await;
+    assert_eq!((world.for_others().len(), whole(&world)), (6, 2));
+}
+
 #[tokio::test]
 async fn nodes_that_may_not_be_listed_are_done_without_and_tried_again_after_a_while() {
     let mut world = World::new(Options::default());

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use apiserver::{Credentials, LoggedRequest, Options, Release, Resource, Server, Verb};
+use ipnet::IpNet;
 use kube_ipvs::source::SourceEvent;
 use kube_ipvs::source::kubernetes::{ClientMetrics, ClientOptions, Kubernetes, clients};
 use plan::event::Event;
@@ -58,6 +59,8 @@ pub(crate) struct Said {
     pub(crate) applied: BTreeMap<String, usize>,
     /// The other nodes that are there, with their addresses.
     pub(crate) others: BTreeMap<String, Vec<IpAddr>>,
+    /// The networks of their pods, as far as they are known.
+    pub(crate) other_pods: BTreeMap<String, Vec<IpNet>>,
     /// The names of Services and other nodes that were applied, in order.
     pub(crate) order: Vec<String>,
     /// Objects that were removed, in order.
@@ -274,10 +277,11 @@ impl Said {
             SourceEvent::Change(Event::SliceRemoved(name)) => {
                 self.remove(format!("EndpointSlice {name}"));
             }
-            SourceEvent::Change(Event::OtherNodeApplied(name, addresses)) => {
+            SourceEvent::Change(Event::OtherNodeApplied(name, node)) => {
                 *self.applied.entry(format!("other node {name}")).or_default() += 1;
                 self.order.push(name.to_string());
-                self.others.insert(name.to_string(), addresses);
+                self.others.insert(name.to_string(), node.addresses);
+                self.other_pods.insert(name.to_string(), node.pod_cidrs);
             }
             SourceEvent::Change(Event::OtherNodeRemoved(name)) => {
                 self.remove(format!("other node {name}"));

@@ -8,11 +8,10 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 use super::Store;
-use crate::facts::NodeFacts;
 use crate::hash::HashSet;
 use crate::ipvs::desired::only_in_second;
-use crate::model::{EndpointSlice, Family, ServiceName};
-use crate::settings::{Settings, overlap};
+use crate::model::{EndpointSlice, Family, OtherNode, ServiceName};
+use crate::settings::Settings;
 
 impl Store {
     pub(super) fn apply_local_addresses(&mut self, addresses: Vec<IpAddr>, settings: &Settings) {
@@ -44,25 +43,33 @@ impl Store {
     pub(super) fn apply_other_node(
         &mut self,
         name: &Arc<str>,
-        addresses: &[IpAddr],
+        mut node: OtherNode,
         settings: &Settings,
     ) {
-        let mut addresses = addresses.to_vec();
-        addresses.sort_unstable();
-        addresses.dedup();
+        node.addresses.sort_unstable();
+        node.addresses.dedup();
+        node.pod_cidrs.sort_unstable();
+        node.pod_cidrs.dedup();
         let former = self.others.remove(name).unwrap_or_default();
-        for address in only_in_second(&addresses, &former) {
+        let networks = self.networks_with_pods(settings);
+        for address in only_in_second(&node.addresses, &former.addresses) {
             if self.facts.remove_other_node(*address, name) {
                 self.dirty_address(*address, settings);
             }
         }
-        for address in only_in_second(&former, &addresses) {
+        for address in only_in_second(&former.addresses, &node.addresses) {
             if self.facts.add_other_node(*address, name) {
                 self.dirty_address(*address, settings);
             }
         }
-        if !addresses.is_empty() {
-            self.others.insert(Arc::clone(name), addresses);
+        let gone = only_in_second(&node.pod_cidrs, &former.pod_cidrs);
+        let gone = gone.filter(|network| self.facts.remove_other_pods(**network));
+        let mut changed: Vec<IpNet> = gone.copied().collect();
+        let added = only_in_second(&former.pod_cidrs, &node.pod_cidrs);
+        changed.extend(added.filter(|network| self.facts.add_other_pods(**network)));
+        self.dirty_near_pods(changed, &networks, settings);
+        if !node.is_empty() {
+            self.others.insert(Arc::clone(name), node);
         }
     }
 
@@ -78,23 +85,31 @@ impl Store {
         }
     }
 
-    /// Has the Services planned again that depend on the networks of this node's pods: none has an
-    /// external address inside of them, or a short circuit near them.
-    pub(super) fn dirty_near_pods(&mut self, former: &NodeFacts, settings: &Settings) {
-        let (old, new) = (&former.node().pod_cidrs, &self.facts.node().pod_cidrs);
-        let is_in_one = |net: &&IpNet| old.contains(net) != new.contains(net);
-        let mut changed: Vec<IpNet> = old.iter().chain(new).filter(is_in_one).copied().collect();
-        for family in &settings.families {
-            let network = settings.short_circuit_networks.of(*family);
-            let near = |network: &IpNet| changed.iter().any(|pods| overlap(pods, network));
-            if let Some(network) = network.filter(near) {
-                changed.push(network);
-                self.dirty.extend(self.index.with_node_ports(*family).cloned());
-            }
+    /// The networks of short circuits that are known to have pods inside.
+    pub(super) fn networks_with_pods(&self, settings: &Settings) -> Vec<IpNet> {
+        let networks = Family::BOTH.into_iter();
+        let networks = networks.filter_map(|family| settings.short_circuit_networks.of(family));
+        networks.filter(|network| self.facts.has_pods_inside(network)).collect()
+    }
+
+    /// Has the Services planned again that depend on these networks of pods, which have come or gone: none
+    /// has an external address inside of them, or a short circuit near them. So far these networks of short
+    /// circuits had pods inside.
+    pub(super) fn dirty_near_pods(
+        &mut self,
+        mut changed: Vec<IpNet>,
+        former: &[IpNet],
+        settings: &Settings,
+    ) {
+        let now = self.networks_with_pods(settings);
+        let is_in_one = |network: &&IpNet| former.contains(network) != now.contains(network);
+        let switched: Vec<IpNet> = former.iter().chain(&now).filter(is_in_one).copied().collect();
+        for network in &switched {
+            let family = Family::of_net(network);
+            self.dirty.extend(self.index.with_node_ports(family).cloned());
         }
-        if !changed.is_empty() {
-            self.dirty.extend(self.index.with_outer_addresses_in(&changed));
-        }
+        changed.extend(switched);
+        self.dirty.extend(self.index.with_outer_addresses_in(&changed));
     }
 
     /// Has the Services planned again that have an address, or would have a short circuit there.

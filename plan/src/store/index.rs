@@ -1,7 +1,7 @@
 //! Index of the Services by the facts about the node that they depend on, so that a change of a
 //! fact costs what depends on it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -16,7 +16,7 @@ use crate::settings::ShortCircuitNetworks;
 pub(super) struct Index {
     /// External and load-balancer addresses: those that are the node's own are not bound. Their
     /// short circuits: those that are the node's own are no short circuits.
-    by_address: HashMap<IpAddr, BTreeSet<ServiceName>>,
+    by_address: BTreeMap<IpAddr, BTreeSet<ServiceName>>,
     node_ports_v4: BTreeSet<ServiceName>,
     node_ports_v6: BTreeSet<ServiceName>,
     source_ranges: BTreeSet<ServiceName>,
@@ -72,8 +72,8 @@ impl Index {
 
     /// Services with an external or a load balancer's address in one of these networks.
     pub(super) fn with_outer_addresses_in(&self, networks: &[IpNet]) -> BTreeSet<ServiceName> {
-        let is_inside = |address: &IpAddr| networks.iter().any(|net| net.contains(address));
-        let inside = self.by_address.iter().filter(|(address, _)| is_inside(address));
+        let inside = networks.iter();
+        let inside = inside.flat_map(|net| self.by_address.range(net.network()..=net.broadcast()));
         inside.flat_map(|(_, services)| services).cloned().collect()
     }
 

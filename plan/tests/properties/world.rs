@@ -9,8 +9,9 @@ use ipnet::IpNet;
 use plan::event::Event;
 use plan::hand_drain::HandDrain;
 use plan::model::{
-    Conditions, Endpoint, EndpointSlice, Family, Hints, Node, ObjectName, Overrides, Protocol,
-    Service, ServiceKind, ServiceName, ServicePort, SliceName, SlicePort, TrafficPolicy, Weights,
+    Conditions, Endpoint, EndpointSlice, Family, Hints, Node, ObjectName, OtherNode, Overrides,
+    Protocol, Service, ServiceKind, ServiceName, ServicePort, SliceName, SlicePort, TrafficPolicy,
+    Weights,
 };
 use plan::scheduler::SchedulerName;
 use plan::settings::{LocalDetection, NodePortAddresses, Settings, ShortCircuitNetworks};
@@ -91,7 +92,7 @@ pub(crate) struct World {
     slices: BTreeMap<SliceName, Box<EndpointSlice>>,
     node: Option<Box<Node>>,
     local: Vec<IpAddr>,
-    others: BTreeMap<Arc<str>, Vec<IpAddr>>,
+    others: BTreeMap<Arc<str>, OtherNode>,
     api_server: Vec<SocketAddr>,
     missing: BTreeSet<SchedulerName>,
     hand_drains: BTreeSet<HandDrain>,
@@ -118,8 +119,8 @@ impl World {
                 }
                 Event::NodeApplied(node) => world.node = Some(node),
                 Event::LocalAddresses(addresses) => world.local = addresses,
-                Event::OtherNodeApplied(name, addresses) => {
-                    world.others.insert(name, addresses);
+                Event::OtherNodeApplied(name, node) => {
+                    world.others.insert(name, node);
                 }
                 Event::OtherNodeRemoved(name) => {
                     world.others.remove(&name);
@@ -155,7 +156,7 @@ impl World {
         let slices = self.slices.values().cloned().map(Event::SliceApplied);
         let node = self.node.clone().map(Event::NodeApplied);
         let local = Event::LocalAddresses(self.local.clone());
-        let others = self.others.iter().map(|(n, a)| Event::OtherNodeApplied(n.clone(), a.clone()));
+        let others = self.others.iter().map(|(n, o)| Event::OtherNodeApplied(n.clone(), o.clone()));
         let missing = self.missing.iter().cloned().map(Event::SchedulerMissing);
         let drains = self.hand_drains.iter().cloned().map(Box::new).map(Event::HandDrainBegan);
         let api_server = Event::ApiServerAddresses(self.api_server.clone());
@@ -243,8 +244,11 @@ fn event() -> impl Strategy<Value = Event> {
         2 => slice_name().prop_map(Event::SliceRemoved),
         1 => node().prop_map(|node| Event::NodeApplied(Box::new(node))),
         2 => subsequence(every_local_address(), 0..=LOCAL.len()).prop_map(Event::LocalAddresses),
-        2 => (other_node(), subsequence(OTHERS.map(ip).to_vec(), 0..4))
-            .prop_map(|(name, addresses)| Event::OtherNodeApplied(name, addresses)),
+        2 => (other_node(), subsequence(OTHERS.map(ip).to_vec(), 0..4), subsequence(NETS.to_vec(), 0..2))
+            .prop_map(|(name, addresses, networks)| {
+                let pod_cidrs = networks.into_iter().map(net).collect();
+                Event::OtherNodeApplied(name, OtherNode { addresses, pod_cidrs })
+            }),
         1 => other_node().prop_map(Event::OtherNodeRemoved),
         1 => (subsequence(OTHERS.map(ip).to_vec(), 0..3), port(vec![80, 6443])).prop_map(
             |(addresses, port)| {

@@ -4,7 +4,7 @@
 use std::num::NonZeroU16;
 
 use plan::event::Event;
-use plan::model::{Service, ServiceKind, TrafficPolicy};
+use plan::model::{OtherNode, Service, ServiceKind, TrafficPolicy};
 use plan::planner::Plan;
 use plan::problem::Problem;
 use plan::settings::{Settings, ShortCircuitNetworks};
@@ -324,7 +324,11 @@ fn an_address_in_use_is_no_short_circuit_and_yields_at_once() {
         let pod_cidrs = networks.iter().map(|net| net.parse().unwrap()).collect();
         Event::NodeApplied(Box::new(plan::model::Node { pod_cidrs, ..Default::default() }))
     };
-    let other = |address| Event::OtherNodeApplied("n2".into(), ips(&[address]));
+    let other = |address| Event::OtherNodeApplied("n2".into(), OtherNode::at(ips(&[address])));
+    let other_pods = Event::OtherNodeApplied(
+        "n2".into(),
+        OtherNode { pod_cidrs: vec!["240.10.3.0/24".parse().unwrap()], ..OtherNode::default() },
+    );
     let other_gone = || Event::OtherNodeRemoved("n2".into());
     let (balancer, own) = ("TCP 251.0.113.5:80", "TCP 240.0.2.10:30080");
     assert!([balancer, own].iter().all(|it| node.real_servers(it).is_some()));
@@ -349,7 +353,8 @@ fn an_address_in_use_is_no_short_circuit_and_yields_at_once() {
             Event::SliceRemoved(slice_at("251.0.113.5").name),
             &[own],
         ),
-        // Other Nodes' podCIDRs are not known, and are near.
+        ("near another node's pods", other_pods, other_gone(), &[balancer, own]),
+        // Not of every Node the podCIDRs are known, and they are near.
         ("near pods", object(&["240.10.3.0/24"]), object(&["10.244.0.0/24"]), &[balancer, own]),
     ] {
         let plan = node.run([comes]);

@@ -129,8 +129,8 @@ pub const OWN_FIELDS: [Setting; 29] = [
         Does(
             "Lists all Nodes every quarter of an hour, so that a Service with another node's \
              address in spec.externalIPs does not take the address away from that node: auto \
-             (from the first Service with an external or a load balancer's address on), always, \
-             never",
+             (from the first Service with an external or a load balancer's address, or with \
+             externalTrafficPolicy Local, on), always, never",
         ),
     ),
     field(

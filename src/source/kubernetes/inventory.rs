@@ -263,15 +263,13 @@ impl Inventory {
     }
 
     fn apply_other_node(&mut self, node: &object::OtherNode) -> Vec<SourceEvent> {
-        let Some((name, addresses)) = self.converter.other_node(&node.metadata, &node.status)
-        else {
-            return Vec::new();
-        };
+        let other = self.converter.other_node(&node.metadata, &node.spec, &node.status);
+        let Some((name, other)) = other else { return Vec::new() };
         // A server that does not know the field sends this node's Node too.
         if name == self.node_name {
             return Vec::new();
         }
-        self.others.apply(name, addresses).map(SourceEvent::Change).into_iter().collect()
+        self.others.apply(name, other).map(SourceEvent::Change).into_iter().collect()
     }
 
     fn delete(&mut self, item: &Item) -> Vec<SourceEvent> {

@@ -54,6 +54,7 @@ pub use measured::{ClientMetrics, FollowedKind};
 pub use pods::look_for_pod;
 pub use services::{count_services, service_networks};
 
+use std::collections::HashSet;
 use std::convert::Infallible;
 use std::future::pending;
 use std::sync::Arc;
@@ -75,7 +76,7 @@ use follow::{FollowReport, Follower};
 use inventory::{Inventory, WatchStep};
 use kind::ResourceKind;
 use node_poller::{NodePoller, Wanted};
-use others::Gate;
+use others::{Gate, depends_on_pod_networks};
 use outage::Outage;
 use server_addresses::{Destination, ServerAddresses};
 
@@ -101,6 +102,7 @@ pub struct Kubernetes {
 struct Delivery<'a> {
     inventory: Inventory,
     gate: Gate,
+    follow_nodes: FollowNodes,
     /// Extent to which the other Nodes are to be known.
     wanted: watch::Sender<Wanted>,
     outage: Outage,
@@ -148,7 +150,7 @@ impl Kubernetes {
             Follower::new(client, kind, node_name, backoff, reports.clone(), metrics).run()
         };
         let addresses = self.options.follow_nodes == FollowNodes::Always;
-        let (wanted, others_wanted) = watch::channel(Wanted { addresses, all_addresses: false });
+        let (wanted, others_wanted) = watch::channel(Wanted { addresses, ..Wanted::default() });
         let survey = NodePoller {
             client: self.client.clone(),
             node_name: self.options.node_name.to_string(),
@@ -158,6 +160,7 @@ impl Kubernetes {
             metrics: self.metrics.clone(),
             has_warned: false,
             has_listed: false,
+            read_whole: HashSet::new(),
         };
         let followers = async {
             let [services, slices, node] = ResourceKind::ALL.map(follow);
@@ -166,6 +169,7 @@ impl Kubernetes {
         let delivery = Delivery {
             inventory: Inventory::new(&self.options, SystemTime::now()),
             gate: Gate::new(self.options.follow_nodes),
+            follow_nodes: self.options.follow_nodes,
             wanted,
             outage: Outage::default(),
             n_nodes: &self.n_nodes,
@@ -265,6 +269,9 @@ impl Delivery<'_> {
             self.notice_addresses(node);
         }
         for event in self.inventory.take(kind, step, SystemTime::now()) {
+            if self.follow_nodes != FollowNodes::Never && depends_on_pod_networks(&event) {
+                self.wanted.send_if_modified(|it| !std::mem::replace(&mut it.pod_networks, true));
+            }
             let (event, has_closed) = self.gate.pass(event, Instant::now());
             if has_closed {
                 self.wanted.send_modify(|wanted| wanted.addresses = true);

@@ -6,8 +6,10 @@
 //! A list is a Table of the server's cache, as `kubectl get nodes` shows it: some 200 bytes for a
 //! node, where a Node has 10,000 and more. Of a node it has the first InternalIP and the first
 //! ExternalIP. Nodes of two families have two InternalIPs, and some of one family have several;
-//! where this node is one of those, all others are listed whole as long as they are few.
+//! where this node is one of those, all others are listed whole as long as they are few. So are they,
+//! once for each new name, where it matters which networks their pods have: these never change.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use http::HeaderValue;
@@ -42,8 +44,8 @@ const FIRST_SPREAD: Duration = Duration::from_secs(3);
 /// Time after the start from which on a Service that appears is taken for one that was created.
 const START: Duration = Duration::from_secs(60);
 
-/// Number of other nodes up to which whole Nodes are listed where nodes have several addresses of a
-/// type. Each of 500 nodes lists some 6 MB every quarter of an hour: the server sends 3 MB a
+/// Number of other nodes up to which whole Nodes are listed. Where nodes have several addresses of a
+/// type, each of 500 nodes lists some 6 MB every quarter of an hour: the server sends 3 MB a
 /// second.
 const MOST_WHOLE: usize = 500;
 
@@ -65,6 +67,8 @@ pub(super) struct Wanted {
     pub(super) addresses: bool,
     /// True if this node has several addresses of a type, and so others may have.
     pub(super) all_addresses: bool,
+    /// True from the moment on in which the networks of their pods matter.
+    pub(super) pod_networks: bool,
 }
 
 /// Lists the other nodes.
@@ -79,6 +83,17 @@ pub(super) struct NodePoller {
     pub(super) has_warned: bool,
     /// True once there was a list.
     pub(super) has_listed: bool,
+    /// Names of those on the last list of whole Nodes.
+    pub(super) read_whole: HashSet<String>,
+}
+
+// === impl Wanted ===
+
+impl Wanted {
+    /// True if anything is to be known of them.
+    fn anything(self) -> bool {
+        self.addresses || self.pod_networks
+    }
 }
 
 // === impl NodePoller ===
@@ -88,7 +103,7 @@ impl NodePoller {
     /// is wanted. Ends when the receiver of the reports is dropped.
     pub(super) async fn run(mut self) {
         let started = Instant::now();
-        if self.wanted.wait_for(|wanted| wanted.addresses).await.is_err() {
+        if self.wanted.wait_for(|wanted| wanted.anything()).await.is_err() {
             return;
         }
         self.metrics.begin(ResourceKind::OtherNode);
@@ -137,11 +152,13 @@ impl NodePoller {
     /// Lists and reports them.
     async fn list(&mut self, wanted: Wanted) -> Result<(), Failure> {
         let nodes = self.table().await?;
-        if !wanted.all_addresses {
+        let is_new = |node: &Item| !name(node).is_some_and(|name| self.read_whole.contains(name));
+        let lacks_networks = wanted.pod_networks && nodes.iter().any(is_new);
+        if !wanted.all_addresses && !lacks_networks {
             return self.listed(nodes).await;
         }
         if nodes.len() > MOST_WHOLE {
-            if !std::mem::replace(&mut self.has_warned, true) {
+            if wanted.all_addresses && !std::mem::replace(&mut self.has_warned, true) {
                 warn!(
                     "only the first InternalIP and the first ExternalIP are known of each of the cluster's {} other \
                      nodes: whole Nodes are listed up to {MOST_WHOLE} nodes. A Service with another \
@@ -153,7 +170,10 @@ impl NodePoller {
         }
         self.has_warned = false;
         match self.whole().await {
-            Ok(nodes) => self.listed(nodes).await,
+            Ok(nodes) => {
+                self.read_whole = nodes.iter().filter_map(name).map(str::to_owned).collect();
+                self.listed(nodes).await
+            }
             Err(failure) => {
                 // Better than nothing, but not than all addresses as they were.
                 if !self.has_listed {
@@ -186,7 +206,7 @@ impl NodePoller {
         Ok(table.nodes)
     }
 
-    /// Every other node, with all of its addresses.
+    /// Every other node, with all that it says.
     async fn whole(&self) -> Result<Vec<Item>, Failure> {
         let mut body = ask(&self.client, self.request()?).await?;
         let mut reader = ListReader::new(ResourceKind::OtherNode);
@@ -221,4 +241,14 @@ impl NodePoller {
     async fn report(&self, report: FollowReport) -> Result<(), Failure> {
         self.reports.send((ResourceKind::OtherNode, report)).await.map_err(|_| Failure::Unwanted)
     }
+}
+
+/// The name of a Node.
+fn name(node: &Item) -> Option<&str> {
+    let metadata = match node {
+        Item::OtherNode(node) => &node.metadata,
+        Item::Undecodable(node) => &node.metadata,
+        Item::Service(_) | Item::EndpointSlice(_) | Item::Node(_) => return None,
+    };
+    metadata.name.as_deref()
 }

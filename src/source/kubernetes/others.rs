@@ -1,4 +1,4 @@
-//! The cluster's other nodes: their addresses, and the wait for them.
+//! The cluster's other nodes: their addresses and networks of pods, and the wait for them.
 //!
 //! A Service that has another node's address as its own, by mistake or on purpose, would make that
 //! node unreachable from this one: every packet to it would end here. If it is the API server's,
@@ -6,11 +6,11 @@
 //! addresses could be another node's therefore wait until these are known, though not for long.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use plan::event::Event;
+use plan::model::OtherNode;
 
 use crate::source::{FollowNodes, SourceEvent};
 
@@ -18,7 +18,7 @@ use crate::source::{FollowNodes, SourceEvent};
 /// a second.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Addresses of the other nodes. Nodes without addresses are as if they were not there.
+/// The other nodes. Those of which nothing is known are as if they were not there.
 #[derive(Debug, Default)]
 pub(super) struct OtherNodes {
     nodes: HashMap<Arc<str>, KnownNode>,
@@ -27,7 +27,7 @@ pub(super) struct OtherNodes {
 
 #[derive(Debug)]
 struct KnownNode {
-    addresses: Vec<IpAddr>,
+    node: OtherNode,
     /// The last list that it was on.
     list: u32,
 }
@@ -68,15 +68,20 @@ impl OtherNodes {
     }
 
     /// A node is there, or is different now. A node's status changes every few minutes; its
-    /// addresses hardly ever.
-    pub(super) fn apply(&mut self, name: Arc<str>, addresses: Vec<IpAddr>) -> Option<Event> {
-        if addresses.is_empty() {
+    /// addresses hardly ever. Its networks of pods never do once it has them (ValidateNodeUpdate in
+    /// pkg/apis/core/validation/validation.go), so a row of a Table, which lacks them, takes none away.
+    pub(super) fn apply(&mut self, name: Arc<str>, mut node: OtherNode) -> Option<Event> {
+        let former = self.nodes.get(&name).map(|former| &former.node);
+        if let Some(former) = former.filter(|_| node.pod_cidrs.is_empty()) {
+            node.pod_cidrs.clone_from(&former.pod_cidrs);
+        }
+        if node.is_empty() {
             return self.remove(&name);
         }
-        let new = KnownNode { addresses: addresses.clone(), list: self.list };
-        let former = self.nodes.insert(Arc::clone(&name), new);
-        let is_same = former.is_some_and(|former| former.addresses == addresses);
-        (!is_same).then_some(Event::OtherNodeApplied(name, addresses))
+        let is_same = former == Some(&node);
+        let new = KnownNode { node: node.clone(), list: self.list };
+        self.nodes.insert(Arc::clone(&name), new);
+        (!is_same).then_some(Event::OtherNodeApplied(name, node))
     }
 
     /// A node is on the list, and cannot be decoded.
@@ -157,6 +162,14 @@ fn could_be_another_nodes(event: &SourceEvent) -> bool {
     }
 }
 
+/// True if it matters which networks the pods of other nodes have: no short circuit is there.
+pub(super) fn depends_on_pod_networks(event: &SourceEvent) -> bool {
+    match event {
+        SourceEvent::Change(Event::ServiceApplied(service)) => service.is_external_policy_local(),
+        _ => false,
+    }
+}
+
 fn is_about_another_node(event: &SourceEvent) -> bool {
     matches!(event, SourceEvent::Change(Event::OtherNodeApplied(..) | Event::OtherNodeRemoved(_)))
 }
@@ -183,7 +196,7 @@ mod tests {
 
     fn other() -> SourceEvent {
         let address = "198.51.100.1".parse().unwrap();
-        SourceEvent::Change(Event::OtherNodeApplied("b".into(), vec![address]))
+        SourceEvent::Change(Event::OtherNodeApplied("b".into(), OtherNode::at(vec![address])))
     }
 
     #[test]

@@ -261,10 +261,11 @@ impl FolderReader<'_> {
             return;
         }
         let converter = &mut self.folder.converter;
-        if let Some((name, addresses)) = converter.other_node(&node.metadata, &node.status) {
-            // One without addresses holds its name, and is nothing else.
-            let is_there = !addresses.is_empty();
-            let event = is_there.then(|| Event::OtherNodeApplied(Arc::clone(&name), addresses));
+        if let Some((name, other)) = converter.other_node(&node.metadata, &node.spec, &node.status)
+        {
+            // One of which nothing is known holds its name, and is nothing else.
+            let is_there = !other.is_empty();
+            let event = is_there.then(|| Event::OtherNodeApplied(Arc::clone(&name), other));
             self.insert(ObjectKey::OtherNode(name), event);
         }
     }

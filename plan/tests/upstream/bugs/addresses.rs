@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use plan::event::Event;
 use plan::kernel_objects::LINK;
-use plan::model::{Family, Service};
+use plan::model::{Family, OtherNode, Service};
 use plan::problem::Problem;
 use plan::settings::{NodePortAddresses, Settings};
 
@@ -41,7 +41,8 @@ fn bug_1_host_ports_behind_service_addresses() {
 #[test]
 fn a_withheld_address_is_told_with_its_node() {
     let service = Service { load_balancer: ips(&["192.0.2.20"]), ..web() };
-    let apply = |node: &str| Event::OtherNodeApplied(node.into(), ips(&["192.0.2.20"]));
+    let apply =
+        |node: &str| Event::OtherNodeApplied(node.into(), OtherNode::at(ips(&["192.0.2.20"])));
     let nodes = |plan: &plan::planner::Plan| -> Vec<String> {
         let problems = plan.problems.iter().flat_map(|(_, problems)| problems);
         let node = |problem: &Problem| match problem {
@@ -69,7 +70,7 @@ fn a_withheld_address_is_told_with_its_node() {
 fn bug_3_an_external_address_is_another_nodes() {
     let external = Service { external: ips(&["192.0.2.20"]), ..web() };
     let balancer = Service { load_balancer: ips(&["192.0.2.20"]), ..web() };
-    let other = |addresses| Event::OtherNodeApplied("n2".into(), ips(addresses));
+    let other = |addresses| Event::OtherNodeApplied("n2".into(), OtherNode::at(ips(addresses)));
     for (row, service) in [("external", external), ("load balancer's", balancer)] {
         let mut node = run(&service, &ONE_HERE);
         let without = run(&web(), &ONE_HERE);

@@ -3,7 +3,9 @@
 use serde::Deserialize;
 
 use super::{Item, PageMetadata};
-use crate::source::object::{Metadata, NodeAddress, NodeStatus, OtherNode, null_is_default};
+use crate::source::object::{
+    Metadata, NodeAddress, NodeSpec, NodeStatus, OtherNode, null_is_default,
+};
 
 /// A Table of Nodes: of each the name, its first InternalIP and its first ExternalIP.
 #[derive(Debug, PartialEq, Eq)]
@@ -71,6 +73,7 @@ impl Row {
         let [internal, external] = addresses;
         Ok(Item::OtherNode(Box::new(OtherNode {
             metadata: Metadata { name: Some(self.cell(name)?.to_owned()), ..Metadata::default() },
+            spec: NodeSpec::default(),
             status: NodeStatus { addresses: internal?.into_iter().chain(external?).collect() },
         })))
     }

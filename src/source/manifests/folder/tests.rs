@@ -41,7 +41,7 @@ fn words(events: &[Event]) -> Vec<String> {
         Event::SliceApplied(slice) => format!("{} of {}", slice.name, slice.service),
         Event::SliceRemoved(name) => format!("-slice {name}"),
         Event::NodeApplied(node) => format!("node in {:?}", node.zone),
-        Event::OtherNodeApplied(name, addresses) => format!("node {name} at {addresses:?}"),
+        Event::OtherNodeApplied(name, node) => format!("node {name} at {:?}", node.addresses),
         Event::OtherNodeRemoved(name) => format!("-node {name}"),
         Event::LocalAddresses(_)
         | Event::ApiServerAddresses(_)
