@@ -130,6 +130,11 @@ impl Node {
         self.meter.wait("the first sync", PATIENCE, |_| self.status.borrow().in_sync_once)
     }
 
+    /// True once the kernel has been as it should be.
+    pub(crate) fn is_in_sync(&self) -> bool {
+        self.status.borrow().in_sync_once
+    }
+
     /// Waits until the kernel has answered the last of what was said, and returns when it had.
     pub(crate) fn wait_written(&self) -> Result<Instant> {
         let told = self.told.get();

@@ -3,8 +3,9 @@
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::time::Duration;
 
-use bed::Protocol;
+use bed::{Protocol, Question, Server};
 
 use crate::console::run;
 use crate::fixture::{Bed, assert_shares, ip, web};
@@ -99,6 +100,51 @@ fn ipv6_that_is_off_by_default_is_on_for_the_interface_of_service_addresses() {
     }
     bed.node().set_sysctl("net/ipv6/conf/kube-ipvs0/disable_ipv6", "1").unwrap();
     bed.wait_until("it is on again", || is_off().trim() == "0" && is_bound(&bed));
+}
+
+/// Takes what is left of a hook at which IPVS registers with the first virtual server of IPv6: the kernel
+/// refuses more than 1,024 (MAX_HOOK_COUNT in net/netfilter/core.c).
+fn fill_hook(bed: &Bed, table: &str) {
+    let chain = |number: usize| {
+        format!("add chain ip6 {table} c{number} {{ type filter hook input priority 0; }}\n")
+    };
+    let add = |text: &str| bed.node().command_with_input("nft", &["-f", "-"], text);
+    let chains: String = (0..1_000).map(chain).collect();
+    add(&format!("add table ip6 {table}\n{chains}")).unwrap();
+    let refused = (1_000..1_025).find(|number| add(&chain(*number)).is_err());
+    assert!(refused.is_some(), "the hook is not full");
+}
+
+/// What listens on the node at all addresses would answer at one that is bound and not served.
+#[test]
+fn an_address_whose_virtual_server_the_kernel_refuses_is_not_bound_until_it_stands() {
+    let bed = Bed::new();
+    let sockets = [ip("0.0.0.0"), ip("::")].map(|any| (Protocol::Tcp, SocketAddr::new(any, 80)));
+    let _of_the_node = Server::bind(bed.node(), "node", &sockets).unwrap();
+    let proxy = bed.start(&[]);
+    fill_hook(&bed, "others");
+    // Its slices first: the address of a Service without endpoints is bound, and its frontends are refused.
+    let yaml = web([bed.pod(1, 1)]).to_yaml();
+    let (service, slices) = yaml.split_once("---\n").unwrap();
+    bed.manifests.write("slices.yaml", slices).unwrap();
+    bed.wait_until("the slices are known", || {
+        run(&bed, &["status", "-o", "json"]).json()["input"]["slices"] == 2
+    });
+    bed.manifests.write("web.yaml", service).unwrap();
+    let clients = [bed.node(), &bed.pod(1, 2).namespace, bed.client()];
+    proxy.wait_for_log("virtual server TCP [fd00:96::10]:80", Duration::from_secs(20)).unwrap();
+    for from in clients {
+        assert_shares(&bed.ask(from, Protocol::Tcp, (ip("10.96.0.10"), 80), 2), &[("pod1-1", 2)]);
+        let answer = bed::ask(from, Question::tcp((ip(SERVICE), 80)));
+        assert!(answer.is_err(), "{}: {answer:?}", from.name());
+    }
+    assert!(!is_bound(&bed));
+    assert!(!bed.virtual_servers().contains(SERVICE), "{}", bed.virtual_servers());
+    bed.tool("nft", &["delete", "table", "ip6", "others"]);
+    bed.wait_until("it is served", || is_bound(&bed));
+    for from in clients {
+        assert_shares(&bed.ask(from, Protocol::Tcp, (ip(SERVICE), 80), 2), &[("pod1-1", 2)]);
+    }
 }
 
 #[test]

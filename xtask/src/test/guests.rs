@@ -84,9 +84,9 @@ pub(super) const INSIDE: &str = "tests::kernel::";
 const BED: Tests = Tests::Program("bed");
 /// Tests of the bed that have a long form.
 const LONG: [&str; 4] = ["disturbance::", "killed::", "load::", "rollout::"];
-/// Variable of the table of flows by which a virtual machine has every fifth Service, with all of its flows:
-/// emulated, all take two minutes in each mode.
-const FLOWS_SAMPLE: [&str; 2] = ["KUBE_IPVS_FLOWS_SAMPLE", "5"];
+/// Variable of the table of flows by which a virtual machine has every tenth Service, with all of its flows:
+/// emulated, every fifth takes 100 s in each mode.
+const FLOWS_SAMPLE: [&str; 2] = ["KUBE_IPVS_FLOWS_SAMPLE", "10"];
 /// Time limit of a guest.
 const LIMIT: Duration = Duration::from_secs(900);
 /// Time limit of a long form.
