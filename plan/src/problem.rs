@@ -231,7 +231,7 @@ impl fmt::Display for Overfull {
             f,
             "limits.setSize ({most}) is reached: set {set} should have {wanted} entries. Services \
              whose entries came last are not served as they should be on this node. If all are \
-             needed, raise the limit in the node's KubeIpvsConfiguration (docs/limits.md)"
+             needed, raise limits.setSize in the node's KubeIpvsConfiguration"
         )
     }
 }
@@ -378,8 +378,7 @@ impl fmt::Display for Problem {
                 f,
                 "{limit} ({most}) is reached: {left_out} of this Service's addresses and ports are \
                  not served on this node. Cluster addresses go before others, and ports in their \
-                 order. If all are needed, raise the limit in the node's KubeIpvsConfiguration \
-                 (docs/limits.md)"
+                 order. If all are needed, raise {limit} in the node's KubeIpvsConfiguration"
             ),
             Self::NoEffect { setting, mode } => {
                 let why = match mode {
@@ -420,7 +419,7 @@ fn write_address_of_node(
     if field == AddressField::LoadBalancer {
         f.write_str(
             "; if no load balancer has a node's own address, set loadBalancersBeforeNodes: true \
-             (docs/config.md)",
+             in the node's KubeIpvsConfiguration",
         )?;
     }
     Ok(())
@@ -457,6 +456,6 @@ fn too_many_proxy_ports(
         f,
         "a Service gets at most {most} proxy ports on nodes in mode userspace: {left_out} of this \
          Service's ports, from port {first} on in the order of spec.ports, are refused there; spread \
-         the ports over several Services (docs/limits.md)"
+         the ports over several Services"
     )
 }

@@ -1,13 +1,16 @@
 //! A switch that does not come to its end: the mode that the program switched to lacks something that
 //! the check of the host did not find.
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::anyhow;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
+use crate::kernel::ReadError;
 use crate::reconcile::Status;
+use crate::reconcile::observer::Observer;
 
 /// Time for which a mode may lack something until the program goes back to the one before. Retries
 /// come after 1, 3, 7, 15 and 31 s, and changes of Services do not reach clients meanwhile.
@@ -17,19 +20,43 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// every 5 s.
 const FAILED_READINGS: u64 = 3;
 
+/// What the mode lacks, as the event loop said last.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Lack(Arc<Mutex<String>>);
+
+// === impl Lack ===
+
+impl Lack {
+    fn note(&self, text: String) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = text;
+    }
+
+    fn text(&self) -> String {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Observer for Lack {
+    fn reading_failed(&mut self, error: &ReadError) {
+        self.note(format!("the kernel cannot be read: {error}"));
+    }
+
+    fn held_up(&mut self, note: Option<&str>) {
+        self.note(note.unwrap_or_default().to_owned());
+    }
+}
+
 /// Ready with the problem when the event loop has not come to carry the traffic, and lacked something
 /// for [`LIMIT`]. Never ready without a mode to go back to.
 pub(super) async fn for_too_long(
     mut status: watch::Receiver<Status>,
+    lack: Lack,
     can_go_back: bool,
 ) -> anyhow::Error {
     while can_go_back && status.wait_for(lacks_something).await.is_ok() {
         tokio::select! {
             () = sleep(LIMIT) => {
-                return anyhow!(
-                    "for {LIMIT:?} something could not be made or read that the mode needs; the log \
-                     names it"
-                );
+                return anyhow!("it was so for {LIMIT:?}: {}", lack.text());
             }
             _ = status.wait_for(|status| !lacks_something(status)) => {}
         }
@@ -61,9 +88,12 @@ mod tests {
         for status in [mk_held_up(), unread] {
             let started = Instant::now();
             let status = watch::Sender::new(status);
-            for_too_long(status.subscribe(), true).await;
+            let lack = Lack::default();
+            lack.clone().held_up(Some("mode ipvs lacks KUBE-CLUSTER-IP"));
+            let problem = for_too_long(status.subscribe(), lack.clone(), true).await;
+            assert!(problem.to_string().ends_with("mode ipvs lacks KUBE-CLUSTER-IP"), "{problem}");
             assert_eq!(started.elapsed(), LIMIT);
-            assert!(timeout(HOUR, for_too_long(status.subscribe(), false)).await.is_err());
+            assert!(timeout(HOUR, for_too_long(status.subscribe(), lack, false)).await.is_err());
         }
     }
 
@@ -73,7 +103,7 @@ mod tests {
         let read = Status { failed_readings: 9, readings: 1, ..Status::default() };
         for after in [in_sync, read, Status { is_held_up: false, ..mk_held_up() }] {
             let status = watch::Sender::new(mk_held_up());
-            let given_up = for_too_long(status.subscribe(), true);
+            let given_up = for_too_long(status.subscribe(), Lack::default(), true);
             tokio::pin!(given_up);
             assert!(timeout(LIMIT / 2, &mut given_up).await.is_err());
             status.send_replace(after);

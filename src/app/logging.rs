@@ -1,6 +1,6 @@
 //! Log lines, for people or for programs.
 
-use std::io::{self, IsTerminal as _, Write};
+use std::io::{self, Write};
 
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
@@ -45,12 +45,9 @@ pub fn start(logging: Logging) -> Log {
     let noted = NotedFailures::new(journal.clone());
     let registry = tracing_subscriber::registry().with(filter).with(kept).with(noted);
     match logging.format {
+        // Without colours on a terminal, too: they would stand between a name and its secret.
         LogFormat::Text => registry
-            .with(
-                fmt::layer()
-                    .with_writer(|| Scrubbed(io::stderr()))
-                    .with_ansi(io::stderr().is_terminal()),
-            )
+            .with(fmt::layer().with_ansi(false).with_writer(|| Scrubbed(io::stderr())))
             .init(),
         LogFormat::Json => registry
             .with(fmt::layer().json().flatten_event(true).with_writer(|| Scrubbed(io::stderr())))

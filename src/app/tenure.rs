@@ -320,7 +320,7 @@ impl<K: Kernel + 'static> Parts<K> {
         let servers = Servers::new(options, failures, Arc::clone(&serving.listeners))?;
         let recorder = source.event_recorder(&settings.node_name, &threads.source);
         let serving_relay = relay.clone().filter(|_| from == Mode::Userspace);
-        let all = observe(self.observers, &servers, &recorder, &settings, &self.localhost)?;
+        let (all, lack) = observe(self.observers, &servers, &recorder, &settings, &self.localhost)?;
         let health = servers.health();
         source.mark_not_leaving(&health);
         threads.source.spawn(serving::report_followed(source.client_metrics(), health.clone()));
@@ -338,7 +338,7 @@ impl<K: Kernel + 'static> Parts<K> {
         let reconciler = reconciler.observed_by(Box::new(all)).answering(self.questions);
         let route_watch = self.route_watch.run(reconciler.status());
         let can_go_back = former.as_ref().is_some_and(|former| !former.has_failed);
-        let held_up = held_up::for_too_long(reconciler.status(), can_go_back);
+        let held_up = held_up::for_too_long(reconciler.status(), lack, can_go_back);
         record_start(&recorder, former.as_ref());
         mode::report_dropped(&self.dropped_families, &recorder);
         report_host(&measured, &families, self.limits, &recorder);

@@ -78,6 +78,18 @@ pub struct Rules {
 
 // === impl Variant ===
 
+#[cfg(all(test, feature = "kernel-tests"))]
+impl Variant {
+    /// The kinds that tests are about: both, unless `KUBE_IPVS_IPTABLES` names one.
+    pub(in crate::kernel) fn tested() -> Vec<Self> {
+        let only = std::env::var("KUBE_IPVS_IPTABLES").ok();
+        let mut all = vec![("nft", Self::Nft), ("legacy", Self::Legacy)];
+        all.retain(|(name, _)| only.as_deref().is_none_or(|only| only == *name));
+        assert!(!all.is_empty(), "KUBE_IPVS_IPTABLES={only:?} is neither nft nor legacy");
+        all.into_iter().map(|(_, variant)| variant).collect()
+    }
+}
+
 impl From<Backend> for Variant {
     fn from(backend: Backend) -> Self {
         match backend {

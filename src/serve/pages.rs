@@ -5,6 +5,7 @@
 //! them goes on working. Our own are `/following`, whether changes arrive from the API server, and what the
 //! rest of the program adds, such as the pages below `/console/`.
 
+mod scrapes;
 mod zpages;
 
 use std::fmt;
@@ -12,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use axum::extract::{DefaultBodyLimit, RawQuery, State};
-use axum::http::header::{ACCEPT, CONTENT_TYPE, WARNING, X_CONTENT_TYPE_OPTIONS};
+use axum::http::header::{ACCEPT, CONTENT_LENGTH, CONTENT_TYPE, WARNING, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, put};
@@ -24,6 +25,7 @@ use tokio::task::spawn_blocking;
 use tracing::{error, info};
 
 use super::metrics::{MEDIA_TYPE, Metrics};
+use scrapes::Scrapes;
 use zpages::{Form, Statusz, ZPage};
 
 /// More than any verbosity needs.
@@ -73,6 +75,7 @@ struct PageState {
     metrics: Arc<Metrics>,
     /// Held by the scrape that is being encoded.
     encoding: Mutex<()>,
+    scrapes: Scrapes,
     started: (Instant, SystemTime),
 }
 
@@ -112,7 +115,8 @@ pub(super) fn router(mut pages: Pages, metrics: &Arc<Metrics>) -> Router {
     let started = (Instant::now(), SystemTime::now());
     let more = std::mem::take(&mut pages.more);
     let (metrics, encoding) = (Arc::clone(metrics), Mutex::default());
-    let state = Arc::new(PageState { pages, metrics, encoding, started });
+    let scrapes = Scrapes::default();
+    let state = Arc::new(PageState { pages, metrics, encoding, scrapes, started });
     let mut router = Router::new()
         .route("/metrics", any(metrics_page))
         .route("/metrics/slis", any(slis_page))
@@ -168,7 +172,17 @@ async fn encoded(
     let _turn = state.encoding.lock().await;
     let metrics = Arc::clone(&state.metrics);
     let text = spawn_blocking(move || encode(&metrics)).await;
-    exposition(text.unwrap_or_else(|error| Err(prometheus::Error::Msg(error.to_string()))))
+    match text.unwrap_or_else(|error| Err(prometheus::Error::Msg(error.to_string()))) {
+        Ok(text) => {
+            let length = text.len().to_string();
+            let headers = [(CONTENT_TYPE, MEDIA_TYPE), (CONTENT_LENGTH, length.as_str())];
+            (headers, state.scrapes.body(text)).into_response()
+        }
+        Err(error) => {
+            error!("cannot encode the metrics: {error}; the scrape is answered with 500");
+            (StatusCode::INTERNAL_SERVER_ERROR, self::text(error.to_string())).into_response()
+        }
+    }
 }
 
 /// Answers that this server works. The proxy's health is on the other server.
@@ -243,16 +257,6 @@ fn negotiated(
             response
         }
         None => (StatusCode::NOT_ACCEPTABLE, text(zpages::not_acceptable(kind))).into_response(),
-    }
-}
-
-fn exposition(metrics: Result<String, prometheus::Error>) -> Response {
-    match metrics {
-        Ok(metrics) => ([(CONTENT_TYPE, MEDIA_TYPE)], metrics).into_response(),
-        Err(error) => {
-            error!("cannot encode the metrics: {error}; the scrape is answered with 500");
-            (StatusCode::INTERNAL_SERVER_ERROR, text(error.to_string())).into_response()
-        }
     }
 }
 

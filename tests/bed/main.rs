@@ -49,5 +49,6 @@ mod schedulers;
 mod service_metrics;
 mod short_circuits;
 mod switch;
+mod tenant;
 mod tenures;
 mod way_out;

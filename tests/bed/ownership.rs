@@ -107,7 +107,7 @@ fn drift_is_repaired_while_it_runs() {
     for harm in harms {
         bed.tool(harm[0], &harm[1..]);
         // No count shows a weight. A pass finds it, which takes 125 times its cost, in this guest too.
-        bed.wait_for(3 * PATIENCE, &format!("{harm:?} is repaired"), || {
+        bed.wait_for(9 * PATIENCE, &format!("{harm:?} is repaired"), || {
             bed.node().command("ip", &["link", "show", "kube-ipvs0"]).is_ok()
                 && healthy(&bed) == before
         });

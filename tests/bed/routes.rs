@@ -319,7 +319,7 @@ fn many_services_are_routed_and_few_are_bound_one_by_one_if_it_is_automatic() {
     }
     // A node that runs waits for a while of its own. One that comes from kube-proxy finds addresses.
     let all = 2 * (usize::try_from(MANY).unwrap() + 1);
-    bed.wait_for(PATIENCE, "all addresses are bound", || bed.bound().len() == all);
+    bed.wait_for(2 * PATIENCE, "all addresses are bound", || bed.bound().len() == all);
     proxy.stop().unwrap();
     let proxy = cluster.start(1);
     assert_eq!((routes(bed), bed.bound()), (own(&BOTH), vec![]));

@@ -257,7 +257,10 @@ fn a_switch_that_is_held_up_is_given_up_and_the_former_mode_goes_on() {
 
     let said = format!("{:#}", switch(&bed, &["--to=ipvs"]).unwrap_err());
     assert!(said.contains("has gone from mode ipvs to mode iptables"), "{said}");
-    proxy.wait_for_log("goes back to the mode before", PATIENCE).unwrap();
+    proxy.wait_for_log("goes back to the mode before: it was so for 30s: ", PATIENCE).unwrap();
+    proxy
+        .wait_for_log("mode ipvs lacks what it needs: create set KUBE-CLUSTER-IP", PATIENCE)
+        .unwrap();
     mk_connection(&bed);
     // Changes reach clients again.
     let service = bed::Service::new("web", ip("10.96.0.10")).port(Protocol::Tcp, 80, TARGET);

@@ -104,7 +104,7 @@ pub(crate) struct SoakArguments {
     /// A seed that a run has printed, to have the same again.
     #[arg(long)]
     seed: Option<u64>,
-    /// Those with this in their name alone: disturbance, killed, load or rollout, or the beginning of
+    /// Those with this in their name alone: disturbance, killed, load, rollout or tenant, or the beginning of
     /// tests' names, as in load::a_switch.
     #[arg(value_name = "NAME")]
     filter: Option<String>,
@@ -164,7 +164,7 @@ pub(crate) fn run(arguments: &TestArguments) -> Result<ExitCode> {
             // Downloads and probes, which mostly wait, beside what is built.
             scope.spawn(|| guests::prepare(&suites, &kernels));
             outcomes.push(host(filter));
-            outcomes.push(properties(filter, "4000"));
+            outcomes.push(properties(filter, "2000"));
             if filter.is_none() {
                 outcomes.push(check("pages in a browser", page::check));
                 outcomes.push(check("chart and kustomization", chart::check));

@@ -8,6 +8,7 @@ use tokio::sync::mpsc;
 use super::events::record_limits;
 use crate::app::counters::PacketCounters;
 use crate::app::estimators::EstimatorObserver;
+use crate::app::held_up::Lack;
 use crate::app::localhost::NodePortsOnLocalhost;
 use crate::app::node_port_servers::NodePortObserver;
 use crate::app::observers::{EventObserver, Observers};
@@ -37,18 +38,20 @@ pub(super) fn observers_of_mode(
     }
 }
 
-/// Has the event loop's reports go to all that needs them.
+/// Has the event loop's reports go to all that needs them. Returns what it says that the mode lacks, as well.
 pub(super) fn observe(
     observers: Vec<Box<dyn Observer>>,
     servers: &Servers,
     recorder: &EventRecorder,
     settings: &Settings,
     localhost: &NodePortsOnLocalhost,
-) -> anyhow::Result<Observers> {
+) -> anyhow::Result<(Observers, Lack)> {
+    let lack = Lack::default();
     let mut all = Observers::new(vec![
         Box::new(servers.observer()),
         Box::new(EventObserver::new(recorder.clone())),
         Box::new(NodePortObserver::new(recorder.clone())),
+        Box::new(lack.clone()),
     ]);
     observers.into_iter().for_each(|observer| all.add(observer));
     localhost.measured_by(&servers.metrics())?;
@@ -56,7 +59,7 @@ pub(super) fn observe(
     if settings.localhost_node_ports {
         all.add(Box::new(localhost.observer(recorder)?));
     }
-    Ok(all)
+    Ok((all, lack))
 }
 
 /// Has the metrics show what is known from the start, and what measures itself.

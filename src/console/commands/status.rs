@@ -196,7 +196,8 @@ fn drift_text(kernel: &KernelStatus) -> String {
             let lately =
                 format!("{hour} in the last hour, {minutes} in ten minutes, the last at {last}");
             let operations = counted_many(number, "operation");
-            notable(format!("{operations} repaired what other programs had changed ({lately})"))
+            let text = format!("repaired by {operations} since the start ({lately})");
+            if hour == 0 { text } else { notable(text) }
         }
     };
     let failed = match kernel.failed_readings {

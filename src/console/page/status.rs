@@ -94,7 +94,7 @@ fn kernel(cards: &mut Markup, status: &Status) {
                 .term("addresses", kernel.addresses)
                 .term("operations", kernel.operations);
             coloured(list, "refused", kernel.refused, "notable");
-            coloured(list, "retried now", kernel.pending, "bad");
+            coloured(list, "refused now, and retried", kernel.pending, "bad");
             coloured(list, "drift repaired", kernel.drift_repaired, "notable");
             coloured(list, "failed readings", kernel.failed_readings, "notable");
             coloured(list, "sysctls without their value", kernel.sysctl_mismatches, "bad");

@@ -180,7 +180,8 @@ impl OwnMetrics {
             configuration_rejected: make.gauge(
                 "kube_ipvs_configuration_rejected",
                 "1 if the configuration file has changed and cannot be used: the node goes on with \
-                 what was read at the start, and could not start again. The log has the reason.",
+                 what was read at the start, and would fail to start if it were restarted now. The \
+                 log has the reason.",
             )?,
             health_checks: make.gauge(
                 "kube_ipvs_service_health_checks",

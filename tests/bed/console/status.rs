@@ -43,7 +43,7 @@ fn status_says_what_the_kernel_has_and_what_was_repaired() {
     bed.tool("ipvsadm", &["-C"]);
     let repaired = eventually(PATIENCE, "drift is repaired and told", || {
         let text = run(&bed, &["status"]).out;
-        anyhow::ensure!(text.contains("repaired what other programs had changed"), "{text}");
+        anyhow::ensure!(text.contains("repaired by "), "{text}");
         Ok(())
     });
     repaired.unwrap();
@@ -212,4 +212,17 @@ fn a_node_that_does_not_follow_the_api_server_says_since_when_and_exits_with_1()
     host.namespace.enter(|| cluster.api.reopen()).unwrap().unwrap();
     bed.wait_until("it follows again", || kinds().0 == 0);
     proxy.stop().unwrap();
+}
+
+/// The console's commands invite typing the program's bare name.
+#[test]
+fn the_bare_name_beside_a_running_program_is_refused_and_changes_nothing() {
+    let bed = mk_bed();
+    let _proxy = bed.start(&[]);
+    let state = || (bed.virtual_servers(), bed.bound(), bed.entries(), bed.rules("iptables"));
+    let before = state();
+    let bare = run(&bed, &[]);
+    assert_eq!(bare.code, 1, "{bare:?}");
+    assert!(bare.err.contains("kube-ipvs serves in this network namespace already"), "{bare:?}");
+    assert_eq!(state(), before);
 }

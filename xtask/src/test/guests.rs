@@ -43,6 +43,8 @@ pub(super) struct Suite {
     newest_only: bool,
     /// Shell text that prepares the guest.
     setup: &'static str,
+    /// Kind of iptables that tests are about which have both; none: they are about both.
+    iptables: Option<&'static str>,
 }
 
 /// Work that has guests of its own, and is done beside the suites.
@@ -83,10 +85,12 @@ pub(super) const INSIDE: &str = "tests::kernel::";
 /// Nodes, pods and clients, and the real program.
 const BED: Tests = Tests::Program("bed");
 /// Tests of the bed that have a long form.
-const LONG: [&str; 4] = ["disturbance::", "killed::", "load::", "rollout::"];
+const LONG: [&str; 5] = ["disturbance::", "killed::", "load::", "rollout::", "tenant::"];
 /// Variable of the table of flows by which a virtual machine has every tenth Service, with all of its flows:
 /// emulated, every fifth takes 100 s in each mode.
 const FLOWS_SAMPLE: [&str; 2] = ["KUBE_IPVS_FLOWS_SAMPLE", "10"];
+/// Variable of tests that are about both kinds of iptables, by which they are about one.
+const KIND: &str = "KUBE_IPVS_IPTABLES";
 /// Time limit of a guest.
 const LIMIT: Duration = Duration::from_secs(900);
 /// Time limit of a long form.
@@ -248,7 +252,12 @@ impl Suite {
             newest_in_user_mode: false,
             newest_only: false,
             setup: "",
+            iptables: None,
         }
+    }
+
+    const fn about(self, iptables: &'static str) -> Self {
+        Self { iptables: Some(iptables), ..self }
     }
 
     const fn shared_by(self, guests: usize) -> Self {
@@ -387,7 +396,8 @@ impl Suite {
         let (accel, setup) = (self.accel, self.setup);
         let is_sampled = self.tier == Tier::Bed && accel != AccelChoice::Uml;
         let sample = FLOWS_SAMPLE.map(str::to_owned);
-        let environment = is_sampled.then(|| sample.into()).into_iter().collect();
+        let kind = self.iptables.map(|kind| (KIND.to_owned(), kind.to_owned()));
+        let environment = is_sampled.then(|| sample.into()).into_iter().chain(kind).collect();
         let limit = if self.tier == Tier::Switch { LONG_LIMIT } else { LIMIT };
         TestsJob {
             name,

@@ -19,8 +19,6 @@ use plan::settings::{Settings, ShortCircuitNetworks};
 
 use super::super::*;
 
-const VARIANTS: [Variant; 2] = [Variant::Nft, Variant::Legacy];
-
 /// A network namespace that goes with the test.
 struct Host(String);
 
@@ -125,7 +123,7 @@ fn restore(rules: &Rules, input: &str) {
 
 fn on_every_kind(test: impl Fn(&Rules) + Sync) {
     for family in Family::BOTH {
-        for variant in VARIANTS {
+        for variant in Variant::tested() {
             Host::run(|| {
                 mk_sets(family);
                 test(&Rules::open(family, variant).unwrap());
@@ -269,7 +267,7 @@ fn rules_as_kube_proxy_writes_them_are_ours_already() {
 #[test]
 fn a_missing_set_is_named_with_the_rule_that_wants_it() {
     for family in Family::BOTH {
-        for variant in VARIANTS {
+        for variant in Variant::tested() {
             Host::run(|| {
                 let rules = Rules::open(family, variant).unwrap();
                 let error = rules.write(&mk_rule_set(family)).unwrap_err();

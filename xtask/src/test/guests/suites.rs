@@ -6,30 +6,39 @@ use crate::test::Tier;
 use crate::test::matrix::Column;
 
 /// Tests of the bed that run with iptables for nf_tables too: packets that meet rules, and the reading of rules.
-const NFT: [&str; 9] = [
+///
+/// Of masquerading, which the matrix has whole, and of ownership, one of each way: emulated, a start of the program
+/// takes ten seconds.
+const NFT: [&str; 12] = [
     REFUSED,
     "balance::every_frontend_",
     "flows::every_flow_",
     "flows::marks::",
     "host::a_host_port_",
     "host::a_start_",
-    "masquerade::",
-    "ownership::",
+    "masquerade::a_pod_of_another_node_",
+    "masquerade::a_pod_reaches_itself_",
+    "masquerade::source_ranges_",
+    "ownership::drift_is_repaired_",
+    "ownership::what_is_foreign_",
     "switch::rules::",
 ];
-/// Those among them that start the program again and again, which takes 15 s each time where it is emulated, and
-/// whose rules differ by a word from others'; and the relay, which takes three minutes. The matrix and the switch
-/// tier have them.
-const NOT_WITH_NFT: [&str; 4] = [
-    "flows::every_flow_goes_where_the_table_says_in_mode_userspace",
-    "masquerade::a_cluster_address_",
-    "masquerade::another_masquerade_bit_",
-    "masquerade::the_nodes_own_connections_",
-];
+/// The one among them that the switch tier has alone: emulated, the relay takes three minutes.
+const NOT_WITH_NFT: [&str; 1] = ["flows::every_flow_goes_where_the_table_says_in_mode_userspace"];
 /// Tests beside the code that use no iptables.
 const WITHOUT_IPTABLES: [&str; 2] = ["kernel::conntrack::", "kernel::linux::grow::"];
 /// Tests of our rules beside those that only nft can show.
 const BESIDE_NFT: [&str; 1] = ["kernel::rules::tests::kernel::beside_nft::"];
+/// Tests beside the code of rules of both kinds. User mode has those of x_tables.
+const RULES: [&str; 2] =
+    ["kernel::linux::tests::kernel::iptables::", "kernel::rules::tests::kernel::"];
+/// Those among them that are about nf_tables alone, or about both kinds on one host.
+const NOT_WITH_LEGACY: [&str; 4] = [
+    BESIDE_NFT[0],
+    "kernel::linux::tests::kernel::iptables::a_change_of_ours_",
+    "kernel::linux::tests::kernel::iptables::a_sysctl_",
+    "kernel::rules::tests::kernel::the_kind_that_the_kubelet_uses_",
+];
 /// Tests beside the code that other suites have.
 const APART_INSIDE: [&str; 3] = [WITHOUT_IPTABLES[0], WITHOUT_IPTABLES[1], BESIDE_NFT[0]];
 /// Tests of the bed on a host that lacks something. They need a guest of their own.
@@ -65,13 +74,22 @@ const SWITCH: [&str; 8] = [
 /// Suites of the kernel tier run on the oldest and the newest kernel if they test a kernel's interfaces, and
 /// on the newest alone if they test what the program makes of these, other programs, or a host that lacks
 /// something. The matrix has the tests beside the code on every kernel.
-const SUITES: [Suite; 15] = [
+const SUITES: [Suite; 16] = [
     // The longest first, so that no guest works alone at the end.
     Suite::new(Tier::Bed, "kube-ipvs", BED).only(&NFT).but(&NOT_WITH_NFT).shared_by(2),
     Suite::new(Tier::Bed, "kube-ipvs", BED).but(&APART).in_user_mode().shared_by(6),
     Suite::new(Tier::Bed, "kube-ipvs", BED).only(&UNLOADING).in_user_mode(),
     Suite::new(Tier::Bed, "kube-ipvs-bed", Tests::Program("plain")),
-    Suite::new(Tier::Kernel, "kube-ipvs", Tests::Inside(INSIDE)).but(&APART_INSIDE).newest_only(),
+    Suite::new(Tier::Kernel, "kube-ipvs", Tests::Inside(INSIDE))
+        .but(&APART_INSIDE)
+        .about("nft")
+        .newest_only(),
+    Suite::new(Tier::Kernel, "kube-ipvs", Tests::Inside(INSIDE))
+        .only(&RULES)
+        .but(&NOT_WITH_LEGACY)
+        .about("legacy")
+        .newest_only()
+        .newest_in_user_mode(),
     Suite::new(Tier::Kernel, "kube-ipvs", Tests::Inside(INSIDE)).only(&BESIDE_NFT).newest_only(),
     Suite::new(Tier::Kernel, "kube-ipvs", Tests::Inside(INSIDE))
         .only(&WITHOUT_IPTABLES)
@@ -79,8 +97,10 @@ const SUITES: [Suite; 15] = [
         .newest_in_user_mode(),
     Suite::new(Tier::Kernel, "kube-ipvs", BED).only(&LACKING).newest_only().newest_in_user_mode(),
     Suite::new(Tier::Kernel, "kube-ipvs", Tests::Program("cleanup")).newest_only(),
-    Suite::new(Tier::Kernel, "kube-ipvs", Tests::Program("bare")),
-    Suite::new(Tier::Kernel, "kube-ipvs", Tests::Program("by_hand")).newest_in_user_mode(),
+    Suite::new(Tier::Kernel, "kube-ipvs", Tests::Program("bare")).newest_only(),
+    Suite::new(Tier::Kernel, "kube-ipvs", Tests::Program("by_hand"))
+        .newest_only()
+        .newest_in_user_mode(),
     Suite::new(Tier::Kernel, "ipset-netlink", Tests::Program("kernel")).newest_in_user_mode(),
     // Never in user mode: in 7 of 140 runs of this suite, IPVS's estimator thread
     // (ip_vs_estimation_kthread, since 6.2) made that kernel panic.

@@ -12,8 +12,6 @@ use super::*;
 use crate::kernel::rules::{self, Rules};
 use crate::kernel::sysctl::Sysctl;
 
-const VARIANTS: [Variant; 2] = [Variant::Nft, Variant::Legacy];
-
 fn mk_rule_set(family: Family) -> RuleSet {
     let optional = OptionalRules { localhost_node_ports: true, ..OptionalRules::default() };
     let settings = RuleSetSettings::new(false, 14, LocalTraffic::Unknown, true).unwrap();
@@ -73,7 +71,7 @@ fn untouched(linux: &mut Linux) -> HashSet<Family> {
 }
 
 fn on_both(test: impl Fn(&mut Linux, &str) + Sync) {
-    for variant in VARIANTS {
+    for variant in Variant::tested() {
         let program = match variant {
             Variant::Legacy => "iptables-legacy -w 5",
             _ => "iptables-nft -w 5",

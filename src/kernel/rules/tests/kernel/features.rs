@@ -4,7 +4,7 @@ use super::*;
 use crate::kernel::nfacct::NfacctClient;
 
 fn each(test: impl Fn(&Rules) + Sync) {
-    for variant in VARIANTS {
+    for variant in Variant::tested() {
         for family in Family::BOTH {
             Host::run(|| test(&Rules::open(family, variant).unwrap()));
         }
