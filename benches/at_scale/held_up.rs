@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use bed::Namespace;
 use kube_ipvs::reconcile::observer::KernelWrite;
 use plan::kernel_objects::Frontend;
@@ -30,6 +30,9 @@ const PACE: Duration = Duration::from_millis(50);
 const OTHERS: Duration = Duration::from_millis(250);
 /// Time without a change of a scheduler after which all have been made.
 const QUIET: Duration = Duration::from_secs(5);
+
+/// Longest time for all changes of a scheduler.
+const PATIENCE: Duration = Duration::from_secs(900);
 
 /// When the kernel had what it was last told, shared with the thread that asks.
 #[derive(Debug, Clone, Default)]
@@ -111,9 +114,10 @@ fn another_scheduler(size: Size, extent: Extent, kind: Kind) -> Result<()> {
             n_early = others.len();
         }
         let arrived = arrivals.lock();
-        if arrived.last_changed.unwrap_or(began).elapsed() >= QUIET {
+        if arrived.last_changed.is_some_and(|at| at.elapsed() >= QUIET) {
             break;
         }
+        ensure!(began.elapsed() < PATIENCE, "{} changed in {PATIENCE:?}", arrived.changed);
     }
     node.wait_written()?;
     let arrived = arrivals.lock();

@@ -20,7 +20,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// every 5 s.
 const FAILED_READINGS: u64 = 3;
 
-/// What the mode lacks, as the event loop said last.
+/// Lack of the mode, as the event loop said last.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Lack(Arc<Mutex<String>>);
 

@@ -33,23 +33,28 @@ impl Cluster {
 
     /// The same with an API server that is reached by IPv6, or by IPv4.
     pub(crate) fn reached_by(is_ipv6: bool) -> Self {
-        Self::with(is_ipv6, Options::default())
+        Self::with(is_ipv6, Options::default().history)
     }
 
     /// The same with an API server that remembers so many changes: who is further behind has to list again.
     pub(crate) fn remembering(history: usize) -> Self {
-        Self::with(false, Options { history, ..Options::default() })
+        Self::with(false, history)
     }
 
-    fn with(is_ipv6: bool, options: Options) -> Self {
+    fn with(is_ipv6: bool, history: usize) -> Self {
         let spec =
             ClusterSpec { nodes: vec![NodeSpec { pods: 2 }; 2], clients: 2, ..Default::default() };
         let bed = Bed::with(&spec);
         let host = bed.cluster.client(2).unwrap();
         let address = host.ipv6.filter(|_| is_ipv6).map_or(IpAddr::V4(host.ipv4), IpAddr::V6);
         let listen = SocketAddr::from((address, 6443));
-        let options =
-            Options { listen, tokens: vec!["secret".into()], managed_fields: true, ..options };
+        let options = Options {
+            listen,
+            tokens: vec!["secret".into()],
+            managed_fields: true,
+            history,
+            ..Options::default()
+        };
         let api = host.namespace.enter(|| ApiServer::start(options)).unwrap().unwrap();
         let folder = tempfile::tempdir().unwrap();
         let kubeconfig = folder.path().join("kubeconfig");

@@ -115,7 +115,7 @@ fn fill_hook(bed: &Bed, table: &str) {
     assert!(refused.is_some(), "the hook is not full");
 }
 
-/// What listens on the node at all addresses would answer at one that is bound and not served.
+/// A server of the node that listens at all addresses would answer at one that is bound and not served.
 #[test]
 fn an_address_whose_virtual_server_the_kernel_refuses_is_not_bound_until_it_stands() {
     let bed = Bed::new();

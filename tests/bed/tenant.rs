@@ -101,7 +101,7 @@ fn memory_stays_flat(mode: &str) {
     let (first, rest) = samples.split_at(samples.len() / 3);
     let (first, rest) = (first.iter().max().unwrap(), rest.iter().max().unwrap());
     assert!(*rest < first + GROWTH, "mode {mode}: resident MiB {in_mib:?}");
-    // Whoever else changes something is served.
+    // Changes of others get through.
     cluster.apply_service(&mk_web(&cluster.bed, &[(2, 1)]));
     let target = (ip("10.96.0.10"), 80);
     let ask = |count| cluster.bed.ask(cluster.bed.client(), Protocol::Tcp, target, count);

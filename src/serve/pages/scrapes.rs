@@ -21,7 +21,7 @@ const CHUNK: usize = 64 << 10;
 #[derive(Debug, Default)]
 pub(super) struct Scrapes(Mutex<VecDeque<Weak<Mutex<Answer>>>>);
 
-/// What is left of an answer to be sent.
+/// Rest of an answer, to be sent.
 #[derive(Debug)]
 enum Answer {
     Left(Bytes),

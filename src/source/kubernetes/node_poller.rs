@@ -41,6 +41,9 @@ const PERIOD_SPREAD: Duration = Duration::from_secs(360);
 /// them is created: all of them learn of it at once. At the start of a node nothing is spread.
 const FIRST_SPREAD: Duration = Duration::from_secs(3);
 
+/// Time over which they spread their first lists of whole Nodes then: 500 of them get 50 MB a second.
+const WHOLE_SPREAD: Duration = Duration::from_secs(60);
+
 /// Time after the start from which on a Service that appears is taken for one that was created.
 const START: Duration = Duration::from_secs(60);
 
@@ -110,15 +113,23 @@ impl NodePoller {
         if started.elapsed() > START {
             sleep(random_up_to(FIRST_SPREAD)).await;
         }
+        let mut networks_at = None;
         loop {
             let reason = if self.has_listed { ListReason::Period } else { ListReason::Start };
             self.metrics.listing(ResourceKind::OtherNode, reason);
-            let wanted = *self.wanted.borrow_and_update();
+            let mut wanted = *self.wanted.borrow_and_update();
+            if wanted.pod_networks {
+                let at = *networks_at.get_or_insert_with(|| first_whole(started));
+                wanted.pod_networks = at <= Instant::now();
+            }
             let next = match self.list(wanted).await {
                 Ok(()) => self.rest().await,
                 Err(failure) => self.failed(&failure).await,
             };
-            let Ok(next) = next else { return };
+            let Ok(mut next) = next else { return };
+            if let Some(at) = networks_at.filter(|_| !wanted.pod_networks) {
+                next = next.min(at);
+            }
             tokio::select! {
                 () = sleep_until(next) => {}
                 changed = self.wanted.changed() => if changed.is_err() { return },
@@ -243,6 +254,13 @@ impl NodePoller {
     }
 }
 
+/// Time of the first list of whole Nodes for the networks of their pods: at once at the start of a node. Later,
+/// the Service that asks for it was created, and asks all nodes of the cluster.
+fn first_whole(started: Instant) -> Instant {
+    let now = Instant::now();
+    if now - started > START { now + random_up_to(WHOLE_SPREAD) } else { now }
+}
+
 /// The name of a Node.
 fn name(node: &Item) -> Option<&str> {
     let metadata = match node {
@@ -251,4 +269,23 @@ fn name(node: &Item) -> Option<&str> {
         Item::Service(_) | Item::EndpointSlice(_) | Item::Node(_) => return None,
     };
     metadata.name.as_deref()
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn nodes_spread_the_whole_lists_that_one_service_asks_all_of_them_for() {
+        let started = Instant::now();
+        assert_eq!(first_whole(started), started, "a node's own start is spread by itself");
+        advance(2 * START).await;
+        let now = Instant::now();
+        let delays: Vec<Duration> = (0..100).map(|_| first_whole(started) - now).collect();
+        assert!(delays.iter().all(|delay| *delay <= WHOLE_SPREAD), "{delays:?}");
+        let late = delays.iter().filter(|delay| **delay > WHOLE_SPREAD / 2).count();
+        assert!((10..90).contains(&late), "{delays:?}");
+    }
 }

@@ -7,8 +7,8 @@ use crate::test::matrix::Column;
 
 /// Tests of the bed that run with iptables for nf_tables too: packets that meet rules, and the reading of rules.
 ///
-/// Of masquerading, which the matrix has whole, and of ownership, one of each way: emulated, a start of the program
-/// takes ten seconds.
+/// Some of masquerading, which the matrix has whole, and of ownership: emulated, a start of the program takes ten
+/// seconds.
 const NFT: [&str; 12] = [
     REFUSED,
     "balance::every_frontend_",
