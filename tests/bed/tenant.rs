@@ -20,7 +20,8 @@ const ANNOTATIONS: usize = 256 << 10;
 const ENDPOINTS: u16 = 1_000;
 /// Zones of an endpoint's hints (maxZoneHints there), of 63 characters each.
 const ZONES: usize = 8;
-/// Time between two changes. The API server takes ten such objects a second of one client for long.
+/// Time between two changes: twice as many as a client of the API makes unless told otherwise (DefaultQPS in
+/// client-go/rest/config.go).
 const PACE: Duration = Duration::from_millis(100);
 /// Changes that the API server remembers. A node that is further behind has to list again.
 const HISTORY: usize = 40;
