@@ -5,8 +5,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 
-/// Pause between two attempts.
-const REST: Duration = Duration::from_millis(20);
+/// Shortest and longest pause between two attempts: many run programs, for which guests have no time to spare.
+const SHORTEST_REST: Duration = Duration::from_millis(20);
+const LONGEST_REST: Duration = Duration::from_millis(200);
+/// Part of the time so far that a pause takes.
+const PART: u32 = 8;
 
 /// Tries until an attempt succeeds, at least once, and returns its result.
 ///
@@ -17,13 +20,14 @@ pub fn eventually<T>(
     what: &str,
     mut attempt: impl FnMut() -> Result<T>,
 ) -> Result<T> {
-    let deadline = Instant::now() + limit;
+    let started = Instant::now();
     loop {
         let outcome = attempt();
-        if outcome.is_ok() || Instant::now() >= deadline {
+        let so_far = started.elapsed();
+        if outcome.is_ok() || so_far >= limit {
             return outcome.with_context(|| format!("waited {limit:?} for {what}"));
         }
-        thread::sleep(REST);
+        thread::sleep((so_far / PART).clamp(SHORTEST_REST, LONGEST_REST));
     }
 }
 

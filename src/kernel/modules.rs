@@ -4,10 +4,9 @@
 //! The [`probe`](super::probe) finds out if the kernel has the features.
 
 use std::fmt;
-use std::fs::File;
-use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 
+use memchr::memmem;
 use plan::mode::Mode;
 use plan::model::Protocol;
 use plan::scheduler::SchedulerName;
@@ -86,24 +85,20 @@ pub fn has_scheduler(loaded: &Path, scheduler: &SchedulerName) -> bool {
 /// sysctls are there without the protocol. `symbols` is [`SYMBOLS`] except in tests.
 #[must_use]
 pub fn unbalanced_protocols(symbols: &Path) -> Vec<Protocol> {
-    let Ok(file) = File::open(symbols) else { return Vec::new() };
-    let (mut has_ipvs, mut has) = (false, [false; OF_PROTOCOLS.len()]);
-    for line in BufReader::with_capacity(1 << 16, file).lines() {
-        let Ok(line) = line else { return Vec::new() };
-        let Some(name) = line.split_ascii_whitespace().nth(2) else { continue };
+    let Ok(symbols) = std::fs::read(symbols) else { return Vec::new() };
+    let has = |symbol: &str| {
+        let name = format!(" {symbol}");
         // A compiler may add to a name: `tcp_snat_handler.llvm.1234`, `….cold`.
-        let name = name.split_once('.').map_or(name, |(name, _)| name);
-        has_ipvs |= name == OF_ANY_IPVS;
-        for (has, (_, symbol)) in has.iter_mut().zip(OF_PROTOCOLS) {
-            *has |= name == symbol;
-        }
-    }
+        memmem::find_iter(&symbols, &name)
+            .any(|at| matches!(symbols.get(at + name.len()), None | Some(b'\t' | b'\n' | b'.')))
+    };
+    let (present, lacking): (Vec<_>, Vec<_>) =
+        OF_PROTOCOLS.into_iter().partition(|(_, symbol)| has(symbol));
     // Where none is there, the names are others, and tell nothing.
-    if !has_ipvs || has == [false; OF_PROTOCOLS.len()] {
+    if present.is_empty() || !has(OF_ANY_IPVS) {
         return Vec::new();
     }
-    let lacking = OF_PROTOCOLS.into_iter().zip(has).filter(|(_, has)| !has);
-    lacking.map(|((protocol, _), _)| protocol).collect()
+    lacking.into_iter().map(|(protocol, _)| protocol).collect()
 }
 
 /// Returns the modules to load for a mode and these kinds of iptables; without any, for nf_tables.

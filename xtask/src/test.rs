@@ -8,11 +8,12 @@ pub(crate) mod output;
 pub(crate) mod package;
 
 use std::fmt;
+use std::io::Write;
 use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 
 pub(crate) use guests::LEGACY;
@@ -249,16 +250,27 @@ fn tests_and_documentation(filter: Option<&str>, output: &mut Tee) -> Result<()>
     let (waiting, busy): (Vec<&str>, Vec<&str>) =
         programs.iter().map(String::as_str).partition(|name| WAITING.contains(name));
     let all = [&build::TEST[..], &["--quiet", "--no-fail-fast"]].concat();
-    let tests = |targets: &[&str], programs: &[&str], options: &[&str], output: &mut Tee| {
+    let tests = |targets: &[&str], programs: &[&str], options: &[&str], output: &mut dyn Write| {
         let programs = programs.iter().flat_map(|name| ["--test", name]);
         let words = all.iter().chain(targets).copied().chain(programs).chain(filter);
         let words: Vec<&str> = words.chain(LEFT_OUT).chain(options.iter().copied()).collect();
         build::cargo_into(&words, &[], output)
     };
-    let busy = tests(&["--lib", "--bins"], &busy, &[], output);
-    let waiting = tests(&[], &waiting, &["--test-threads", THREADS_OF_WAITING], output);
+    // All at once, what guests run as well: what one processor cannot share is built beside the rest.
+    build::cargo(&[&all[..], &["--no-run", "--tests"]].concat(), &[])?;
+    let mut of_waiting = Vec::new();
+    let options = ["--test-threads", THREADS_OF_WAITING];
+    let (busy, waited) = thread::scope(|scope| {
+        let waiting = scope.spawn(|| tests(&[], &waiting, &options, &mut of_waiting));
+        let busy = tests(&["--lib", "--bins"], &busy, &[], output);
+        (
+            busy,
+            waiting.join().unwrap_or_else(|_| bail!("what ran the tests that wait has panicked")),
+        )
+    });
+    output.write_all(&of_waiting)?;
     let documentation: Vec<&str> = all.iter().copied().chain(["--doc"]).chain(filter).collect();
-    build::cargo_into(&documentation, &[], output).and(busy).and(waiting)
+    build::cargo_into(&documentation, &[], output).and(busy).and(waited)
 }
 
 /// The event loop with a fault at every step, all of them, against the kernel in memory.
