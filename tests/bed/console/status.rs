@@ -1,5 +1,7 @@
 //! `kube-ipvs status` and `kube-ipvs events`.
 
+use std::fs::File;
+
 use bed::{Protocol, Proxy, Service, eventually};
 use serde_json::Value;
 
@@ -59,6 +61,31 @@ fn status_says_what_the_kernel_has_and_what_was_repaired() {
     assert!(events.out.contains("Service default/web"), "{events:?}");
     // Nothing decorated in a pipe.
     assert!(!events.out.contains('\u{1b}'), "{events:?}");
+    proxy.stop().unwrap();
+}
+
+#[test]
+fn status_answers_while_a_write_waits_for_another_program() {
+    let bed = mk_bed();
+    if !bed.tool("iptables", &["--version"]).contains("legacy") {
+        return; // nf_tables has no lock.
+    }
+    let proxy = bed.start(&["--proxy-mode=iptables"]);
+    bed.wait_until("it is whole", || run(&bed, &["status"]).code == 0);
+    let lock = File::options().append(true).create(true).open("/run/xtables.lock").unwrap();
+    lock.lock().unwrap();
+    let late = Service::new("late", ip("10.96.0.20")).port(Protocol::Tcp, 80, TARGET);
+    bed.manifests.apply(&late.pods([bed.pod(1, 1)])).unwrap();
+    bed.wait_until("it is no longer whole", || run(&bed, &["status"]).code == 1);
+    // Some ask while the loop waits for the lock itself, and others between two attempts.
+    for _ in 0..4 {
+        let status = run(&bed, &["status"]);
+        assert_eq!(status.code, 1, "{status:?}");
+        let words = ["PENDING WRITE", "the event loop does not answer"];
+        assert!(words.iter().any(|word| status.out.contains(word)), "{status:?}");
+    }
+    drop(lock);
+    bed.wait_until("it is whole again", || run(&bed, &["status"]).code == 0);
     proxy.stop().unwrap();
 }
 
