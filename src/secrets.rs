@@ -1,35 +1,61 @@
 //! Secrets out of texts: of every line of the log, and of all that gets into a support bundle.
 //!
-//! Nothing is read for these that is made of secrets: no kubeconfig, no environment, no certificate. What a
-//! library or another program says all the same goes through here: values whose name says that they are
-//! secret, passwords in URLs, tokens by their form, and blocks of PEM.
+//! kube-ipvs puts no kubeconfig, environment or certificate into either. A message of a library or of another
+//! process may quote one. The scrubber removes from every text:
+//!
+//! 1. from the whole text: blocks of PEM, JSON Web Tokens, and the user part of URLs;
+//! 2. from its lines: values whose name says that they are secret.
+//!
+//! A value goes up to its closing quotation mark or bracket. A value without any goes up to that of the text
+//! around it, or to the end of the line. The scrubber removes too much rather than a part of a secret.
+
+mod nesting;
+mod scrubber;
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
 
 use serde_json::Value;
+
+use scrubber::Scrubber;
 
 /// Stands for a secret.
 pub const LEFT_OUT: &str = "(left out)";
 
 /// Parts of names whose values are secret, in small letters and without `-` and `_`.
-const SECRET_NAMES: [&str; 12] = [
+const SECRET_NAMES: [&str; 18] = [
     "authorization",
     "token",
     "password",
     "passwd",
+    "passphrase",
+    "pwd",
     "secret",
     "credential",
+    "signature",
     "privatekey",
     "clientkey",
+    "tlskey",
+    "accountkey",
+    "accesskey",
     "keydata",
     "certificatedata",
     "clientcertificate",
     "apikey",
 ];
 
-/// Shortest token of three parts, as JSON Web Tokens have.
-const SHORTEST_TOKEN: usize = 40;
+/// Last words of names whose values are secret. They are parts of harmless names, too: `config`, `syncookies`.
+const SECRET_WORDS: [&str; 5] = ["sig", "cookie", "cookies", "jwt", "bearer"];
 
-/// The word after which a token follows.
-const BEARER: &str = "bearer";
+/// Ends of names whose values only say where a secret is, or for how long: `tokenFile`, `secretName`.
+const HARMLESS_ENDS: [&str; 6] = ["file", "path", "dir", "name", "seconds", "ttl"];
+
+/// Beginnings of JSON in base64, as JSON Web Tokens have it, of the same in base64 once more, and of PEM in base64.
+const TOKEN_BEGINNINGS: [&str; 3] = ["eyJ", "ZXlK", "LS0tLS1CRUdJTi"];
+
+/// Shortest token, in bytes: the first part of a JSON Web Token, which has no secret, may be as long.
+const SHORTEST_TOKEN: usize = 20;
 
 const PEM_BEGINS: &str = "-----BEGIN ";
 const PEM_ENDS: &str = "-----END ";
@@ -37,12 +63,11 @@ const PEM_ENDS: &str = "-----END ";
 /// True if a value of this name is secret.
 #[must_use]
 pub fn is_secret(name: &str) -> bool {
-    let name: String = name
-        .chars()
-        .filter(char::is_ascii_alphanumeric)
-        .map(|it| it.to_ascii_lowercase())
-        .collect();
-    SECRET_NAMES.iter().any(|secret| name.contains(secret))
+    let letters = small_letters(name);
+    let is_harmless = HARMLESS_ENDS.iter().any(|end| letters.ends_with(end));
+    !is_harmless
+        && (SECRET_NAMES.iter().any(|part| letters.contains(part))
+            || SECRET_WORDS.contains(&small_letters(last_word(name)).as_str()))
 }
 
 /// Returns a JSON value with its secrets left out, at any depth.
@@ -50,9 +75,13 @@ pub fn is_secret(name: &str) -> bool {
 pub fn scrubbed_value(value: &Value) -> Value {
     match value {
         Value::Object(fields) => {
+            // An environment variable, as kubeconfigs have it: {"name": …, "value": …}.
+            let given = fields.get("name").and_then(Value::as_str);
+            let is_named = given.is_some_and(is_secret);
             let scrubbed = fields.iter().map(|(name, value)| {
                 let is_empty = value.is_null() || value.as_str().is_some_and(str::is_empty);
-                let value = if is_secret(name) && !is_empty {
+                let is_secret = is_secret(name) || (is_named && name == "value");
+                let value = if is_secret && !is_empty && !value.is_boolean() {
                     Value::String(LEFT_OUT.to_owned())
                 } else {
                     scrubbed_value(value)
@@ -61,7 +90,18 @@ pub fn scrubbed_value(value: &Value) -> Value {
             });
             Value::Object(scrubbed.collect())
         }
-        Value::Array(values) => Value::Array(values.iter().map(scrubbed_value).collect()),
+        Value::Array(values) => {
+            let mut is_argument = false;
+            let scrubbed = values.iter().map(|value| {
+                let text = value.as_str().unwrap_or_default();
+                let follows = text.starts_with('-') && !text.contains('=') && is_secret(text);
+                if std::mem::replace(&mut is_argument, follows) {
+                    return Value::String(LEFT_OUT.to_owned());
+                }
+                scrubbed_value(value)
+            });
+            Value::Array(scrubbed.collect())
+        }
         Value::String(text) => Value::String(scrubbed(text)),
         other => other.clone(),
     }
@@ -70,308 +110,107 @@ pub fn scrubbed_value(value: &Value) -> Value {
 /// Returns a text with its secrets left out.
 #[must_use]
 pub fn scrubbed(text: &str) -> String {
-    let mut scrubbed = String::with_capacity(text.len());
-    let mut skipped = Skipped::Nothing;
-    for line in text.split_inclusive('\n') {
-        match skipped {
-            Skipped::Pem => {
-                if line.contains(PEM_ENDS) {
-                    skipped = Skipped::Nothing;
-                }
-                continue;
-            }
-            Skipped::Below(column) if column < indent(line) || line.trim().is_empty() => continue,
-            _ => skipped = Skipped::Nothing,
+    let mut text = without_pem(text);
+    for beginning in TOKEN_BEGINNINGS {
+        if text.contains(beginning) {
+            text = without_tokens(&text, beginning).into();
         }
-        let (before, block) = match line.split_once(PEM_BEGINS) {
-            Some((before, block)) => (before, Some(block)),
-            None => (line, None),
+    }
+    if text.contains("://") {
+        text = without_users(&text).into();
+    }
+    let mut scrubber = Scrubber::new(text.len());
+    for line in text.split_inclusive('\n') {
+        scrubber.add(line);
+    }
+    scrubber.finish(text.ends_with('\n'))
+}
+
+fn small_letters(name: &str) -> String {
+    let letters = name.chars().filter(char::is_ascii_alphanumeric);
+    letters.map(|it| it.to_ascii_lowercase()).collect()
+}
+
+/// Returns the last word of a name: `sig` of `x-sig`, `Cookie` of `setCookie`.
+fn last_word(name: &str) -> &str {
+    let name = name.trim_end_matches(|it: char| !it.is_ascii_alphanumeric());
+    let word = name.rsplit(|it: char| !it.is_ascii_alphanumeric()).next().unwrap_or_default();
+    let is_small = |place: usize| {
+        let before = word.get(..place).and_then(|before| before.chars().next_back());
+        before.is_some_and(|it| it.is_ascii_lowercase())
+    };
+    let capitals = word.match_indices(|it: char| it.is_ascii_uppercase());
+    let start = capitals.map(|(place, _)| place).rfind(|place| is_small(*place));
+    word.get(start.unwrap_or_default()..).unwrap_or_default()
+}
+
+/// Takes blocks of PEM out of a text. A block without an end goes to the end of the text.
+fn without_pem(text: &str) -> Cow<'_, str> {
+    let Some((before, mut rest)) = text.split_once(PEM_BEGINS) else { return text.into() };
+    let mut scrubbed = before.to_owned();
+    loop {
+        scrubbed += LEFT_OUT;
+        let Some((_, end)) = rest.split_once(PEM_ENDS) else {
+            scrubbed += if text.ends_with('\n') { "\n" } else { "" };
+            return scrubbed.into();
         };
-        let is_open = scrub_line(before, &mut scrubbed);
-        if let Some(block) = block {
+        // The label, up to its dashes, which the next block's may follow at once, or share.
+        let label = end.find(['-', '\n']).unwrap_or(end.len());
+        let behind = end.get(label..).unwrap_or_default().trim_start_matches('-');
+        if let Some(next) = behind.strip_prefix("BEGIN ") {
+            rest = next;
+            continue;
+        }
+        let Some((between, next)) = behind.split_once(PEM_BEGINS) else {
+            scrubbed += behind;
+            return scrubbed.into();
+        };
+        scrubbed += between;
+        rest = next;
+    }
+}
+
+/// Takes out what begins like this and is base64, in parts with dots between them, wherever it begins in a word.
+/// A token that was cut is left out as well.
+fn without_tokens(text: &str, beginning: &str) -> String {
+    let is_of_token =
+        |character: char| character.is_ascii_alphanumeric() || "-_=+/.".contains(character);
+    let mut scrubbed = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, token)) = rest.find(beginning).and_then(|it| rest.split_at_checked(it))
+    {
+        let end = token.find(|it| !is_of_token(it)).unwrap_or(token.len());
+        let (token, behind) = token.split_at(end);
+        let (token, dots) = token.split_at(token.trim_end_matches('.').len());
+        scrubbed += before;
+        scrubbed += if token.len() < SHORTEST_TOKEN { token } else { LEFT_OUT };
+        scrubbed += dots;
+        rest = behind;
+    }
+    scrubbed + rest
+}
+
+/// Takes `user:password@` out of URLs.
+fn without_users(text: &str) -> String {
+    let mut scrubbed = String::with_capacity(text.len());
+    let mut parts = text.split("://");
+    scrubbed += parts.next().unwrap_or_default();
+    for part in parts {
+        scrubbed += "://";
+        let url = part.split(|it: char| it.is_whitespace() || r#""<>`\"#.contains(it)).next();
+        let url = url.unwrap_or_default();
+        let authority = url.split(['/', '?', '#']).next().unwrap_or_default();
+        // A password with a slash in it, if what stands before the slash has no port.
+        let is_broken = authority.rsplit_once(':').is_some_and(|(host, port)| {
+            !host.starts_with('[') && !port.bytes().all(|it| it.is_ascii_digit())
+        });
+        let place = authority.rfind('@').or_else(|| url.rfind('@').filter(|_| is_broken));
+        if let Some(place) = place {
             scrubbed += LEFT_OUT;
-            scrubbed.push('\n');
-            if !block.contains(PEM_ENDS) {
-                skipped = Skipped::Pem;
-            }
-        } else if is_open {
-            skipped = Skipped::Below(indent(line));
+            scrubbed += part.get(place..).unwrap_or_default();
+        } else {
+            scrubbed += part;
         }
     }
     scrubbed
-}
-
-/// Lines that are left out whole.
-#[derive(Debug, Clone, Copy)]
-enum Skipped {
-    Nothing,
-    /// Those up to the end of a block of PEM.
-    Pem,
-    /// Those that begin behind this column: YAML's block of a secret value.
-    Below(usize),
-}
-
-fn indent(line: &str) -> usize {
-    line.len() - line.trim_start_matches(' ').len()
-}
-
-/// Consequence of the words so far for the next one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Next {
-    /// Nothing.
-    Open,
-    /// It is the value of a secret if it is a colon or an equals sign, or begins with one.
-    AfterName,
-    /// It is secret.
-    Secret,
-}
-
-/// Goes through the words of a line; whatever is between them stays as it is. Returns true if a secret value
-/// goes on in the lines below.
-fn scrub_line(line: &str, scrubbed: &mut String) -> bool {
-    let mut next = Next::Open;
-    let mut is_open = false;
-    let mut rest = line;
-    while let Some(start) = rest.find(|character| !is_between(character)) {
-        let (between, behind) = rest.split_at(start);
-        scrubbed.push_str(between);
-        if let Some(end) = quoted_end(between, behind).filter(|_| next == Next::Secret) {
-            // A quoted secret may have anything in it.
-            scrubbed.push_str(LEFT_OUT);
-            (next, is_open) = (Next::Open, false);
-            rest = behind.get(end..).unwrap_or_default();
-            continue;
-        }
-        let (word, behind) = behind.split_at(behind.find(is_between).unwrap_or(behind.len()));
-        is_open = next == Next::Secret && is_block(word);
-        let (text, state) = scrubbed_next(word, next);
-        scrubbed.push_str(&text);
-        next = state;
-        rest = behind;
-    }
-    scrubbed.push_str(rest);
-    is_open || next == Next::Secret
-}
-
-/// Returns the end of what stands in the quotation marks that `between` ends with: those with as many
-/// backslashes before them, as text in a text has. The whole line if there is none.
-fn quoted_end(between: &str, behind: &str) -> Option<usize> {
-    let mark = between.chars().next_back().filter(|it| matches!(it, '"' | '\'' | '`'))?;
-    let n_backslashes = |text: &str| text.len() - text.trim_end_matches('\\').len();
-    let opened = n_backslashes(between.strip_suffix(mark)?);
-    let ends = behind.match_indices(mark).filter_map(|(place, _)| {
-        let before = n_backslashes(behind.get(..place)?);
-        (before <= opened).then_some(place - before)
-    });
-    Some({ ends }.next().unwrap_or(behind.trim_end().len()))
-}
-
-/// True for the signs of YAML after which a text follows in the lines below.
-fn is_block(word: &str) -> bool {
-    ["|", ">", "|-", ">-", "|+", ">+"].contains(&word)
-}
-
-fn scrubbed_next(word: &str, next: Next) -> (String, Next) {
-    let signs = [':', '='];
-    match next {
-        Next::Secret if is_scheme(word) => return (word.to_owned(), Next::Secret),
-        Next::Secret => return (LEFT_OUT.to_owned(), Next::Open),
-        Next::AfterName if word.len() == 1 && word.starts_with(signs) => {
-            return (word.to_owned(), Next::Secret);
-        }
-        Next::AfterName if word.starts_with(signs) => return (LEFT_OUT.to_owned(), Next::Open),
-        _ => {}
-    }
-    let state = if word.eq_ignore_ascii_case(BEARER) || names_a_secret(word) {
-        Next::Secret
-    } else if is_secret(word) && !word.contains('/') {
-        Next::AfterName
-    } else {
-        Next::Open
-    };
-    (scrubbed_word(word), state)
-}
-
-fn is_between(character: char) -> bool {
-    character.is_whitespace() || r#""'`,;{}[]()&?\"#.contains(character)
-}
-
-/// True for the words of HTTP between `Authorization:` and the secret.
-fn is_scheme(word: &str) -> bool {
-    [BEARER, "basic"].iter().any(|scheme| word.eq_ignore_ascii_case(scheme))
-}
-
-/// True for `--token`, `token:`, `token=` and `Authorization:`, whose value follows. Not for the name of a
-/// Service before a colon, as a log has it: `shop/token:`.
-fn names_a_secret(word: &str) -> bool {
-    let of_flag = word.strip_prefix("--").filter(|name| !name.contains(['=', ':']));
-    let before_colon = word.strip_suffix(':').filter(|name| !name.contains('/'));
-    before_colon.or_else(|| word.strip_suffix('=')).or(of_flag).is_some_and(is_secret)
-}
-
-fn scrubbed_word(word: &str) -> String {
-    for sign in ['=', ':'] {
-        if let Some((name, value)) = word.split_once(sign)
-            && is_secret(name)
-            && !(sign == ':' && name.contains('/'))
-            && !value.is_empty()
-        {
-            return format!("{name}{sign}{LEFT_OUT}");
-        }
-    }
-    if is_token(word) {
-        return LEFT_OUT.to_owned();
-    }
-    without_password(word)
-}
-
-/// True for three parts of base64 with dots between them, of which the first is a JSON object.
-fn is_token(word: &str) -> bool {
-    let word = word.split_once('=').map_or(word, |(_, value)| value);
-    let is_base64 = |part: &str| {
-        part.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'='))
-    };
-    let parts: Vec<&str> = word.split('.').collect();
-    parts.len() == 3
-        && word.len() >= SHORTEST_TOKEN
-        && word.starts_with("eyJ")
-        && parts.iter().all(|part| is_base64(part))
-}
-
-/// Takes `user:password@` out of a URL.
-fn without_password(word: &str) -> String {
-    let Some((scheme, rest)) = word.split_once("://") else { return word.to_owned() };
-    let authority = rest.split('/').next().unwrap_or_default();
-    let Some((_, host)) = authority.rsplit_once('@') else { return word.to_owned() };
-    let behind = rest.get(authority.len()..).unwrap_or_default();
-    format!("{scheme}://{LEFT_OUT}@{host}{behind}")
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-    use serde_json::json;
-
-    use super::*;
-
-    const TOKEN: &str =
-        "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJzeXN0ZW06bm9kZSJ9.c2lnbmF0dXJl-c2lnbmF0dXJl";
-
-    #[test]
-    fn secrets_are_left_out_wherever_they_stand() {
-        for (text, expected) in [
-            ("--token=abc --v=2", "--token=(left out) --v=2"),
-            ("--token abc --v=2", "--token (left out) --v=2"),
-            ("Authorization: Bearer abc", "Authorization: Bearer (left out)"),
-            ("authorization: basic abc", "authorization: basic (left out)"),
-            ("token = abc", "token = (left out)"),
-            ("password: hunter2", "password: (left out)"),
-            ("client-key-data: LS0t\nserver: x", "client-key-data: (left out)\nserver: x"),
-            ("https://me:pw@10.0.0.1:6443/x", "https://(left out)@10.0.0.1:6443/x"),
-            ("{\"bearerToken\":\"abc\"}", "{\"bearerToken\":\"(left out)\"}"),
-            ("AZURE_CLIENT_SECRET=\"abc\" aws", "AZURE_CLIENT_SECRET=\"(left out)\" aws"),
-            ("--token=\"abc\" --v=2", "--token=\"(left out)\" --v=2"),
-            ("token=\"abc\"", "token=\"(left out)\""),
-            ("password='a b'; x", "password='(left out)'; x"),
-            ("password=\"a\\\"b c\" x", "password=\"(left out)\" x"),
-            ("[\"--token\", \"a b\", \"-v\"]", "[\"--token\", \"(left out)\", \"-v\"]"),
-            (r#""{\"token\":\"a b\",\"x\":1}""#, r#""{\"token\":\"(left out)\",\"x\":1}""#),
-            (r#"\\\"token\\\":\\\"a b\\\""#, r#"\\\"token\\\":\\\"(left out)\\\""#),
-            ("GET /x?sig=y&token=abc&z=1", "GET /x?sig=y&token=(left out)&z=1"),
-            ("https://h/x?access_token=abc", "https://h/x?access_token=(left out)"),
-            ("\"authorization\": \"Bearer abc\"", "\"authorization\": \"(left out)\""),
-            ("(Bearer abc)", "(Bearer (left out))"),
-            ("token: |\n  abc\n\n  def\nserver: x", "token: (left out)\nserver: x"),
-            (" token:\n   abc\n server: x", " token:\n server: x"),
-        ] {
-            assert_eq!(scrubbed(text), expected, "{text}");
-        }
-        assert_eq!(scrubbed(&format!("got {TOKEN}, refused")), "got (left out), refused");
-        assert_eq!(scrubbed(&format!("x={TOKEN}")), "(left out)");
-        assert_eq!(
-            scrubbed(&format!("{{\\\"jwt\\\":\\\"{TOKEN}\\\"}}")),
-            r#"{\"jwt\":\"(left out)\"}"#
-        );
-        let pem =
-            "a\n-----BEGIN RSA PRIVATE KEY-----\nMIIE\nAAAA\n-----END RSA PRIVATE KEY-----\nb\n";
-        assert_eq!(scrubbed(pem), "a\n(left out)\nb\n");
-        // What has no end is left out to the end.
-        assert_eq!(scrubbed("-----BEGIN CERTIFICATE-----\nMIIE\n"), "(left out)\n");
-    }
-
-    #[test]
-    fn what_is_no_secret_stays() {
-        let rule = "-A KUBE-SVC-ABC -m comment --comment \"ns/token-service:http -> 10.0.0.1:80\" -j KUBE-SEP-X\n";
-        assert_eq!(
-            scrubbed("TCP 10.96.0.1:443 rr persistent 10800\n"),
-            "TCP 10.96.0.1:443 rr persistent 10800\n"
-        );
-        assert_eq!(
-            scrubbed("net.ipv4.tcp_keepalive_time = 7200"),
-            "net.ipv4.tcp_keepalive_time = 7200"
-        );
-        assert_eq!(scrubbed("kubeconfig: /etc/kube.conf"), "kubeconfig: /etc/kube.conf");
-        let of_service = "Service shop/token: spec.ports[0] is left out; shop/secret:80 stays";
-        assert_eq!(scrubbed(of_service), of_service);
-        // The name of a Service may look like one: the rest of the line stays.
-        assert!(scrubbed(rule).ends_with("-j KUBE-SEP-X\n"));
-    }
-
-    #[test]
-    fn values_of_a_document_are_left_out_by_their_names() {
-        let document = json!({
-            "clientConnection": {"kubeconfig": "/etc/k", "token": "abc", "password": ""},
-            "list": [{"clientKeyData": {"deep": "abc"}}, "https://u:p@h/"],
-            "tcpTimeout": "0s",
-        });
-        assert_eq!(
-            scrubbed_value(&document),
-            json!({
-                "clientConnection": {"kubeconfig": "/etc/k", "token": LEFT_OUT, "password": ""},
-                "list": [{"clientKeyData": LEFT_OUT}, "https://(left out)@h/"],
-                "tcpTimeout": "0s",
-            })
-        );
-    }
-
-    proptest! {
-        /// In any text, and in each way of writing it.
-        #[test]
-        fn no_secret_is_left(
-            before in "[ -~\n]{0,40}",
-            secret in "[A-Za-z0-9]{12,20}",
-            form in proptest::sample::select(FORMS),
-        ) {
-            prop_assume!(!before.contains(&secret));
-            let text = format!("{before}\n{}\nafter", form.replace('%', &secret));
-            let scrubbed = scrubbed(&text);
-            prop_assert!(!scrubbed.contains(&secret), "{}", scrubbed);
-        }
-
-        /// Any text comes out, without a beginning of PEM.
-        #[test]
-        fn every_text_comes_out(text in any::<String>(), ascii in "[ -~\n]{0,200}") {
-            for text in [text, ascii] {
-                let once = scrubbed(&text);
-                prop_assert_eq!(scrubbed(&once).contains(PEM_BEGINS), false);
-            }
-        }
-    }
-
-    /// Ways to write a secret, which `%` stands for.
-    const FORMS: &[&str] = &[
-        "--token=% ",
-        "--token=\"%\"",
-        "--token %",
-        "password: %",
-        "password='a %'",
-        "https://user:%@host/",
-        "https://host/?x=1&token=%",
-        "\"clientSecret\": \"%\"",
-        r#"{\"token\":\"%\"}"#,
-        "AWS_SECRET_ACCESS_KEY=\"%\" aws eks",
-        "authorization: Bearer %",
-        "token: >-\n  %",
-        "-----BEGIN PRIVATE KEY-----\n%\n-----END PRIVATE KEY-----",
-    ];
 }

@@ -61,7 +61,10 @@ impl LogLines {
         (kept.lines.iter().map(|line| line.as_ref().to_owned()).collect(), kept.n_gone)
     }
 
+    /// Keeps the lines of an event without their secrets, which may go on over several of them.
     fn push(&self, text: &str) {
+        // Before a line is cut, or pushed out: what is left of a secret has no form any more.
+        let text = scrubbed(text);
         let mut kept = self.lock();
         for line in text.lines() {
             let end =
@@ -120,7 +123,8 @@ impl<S: Subscriber> Layer<S> for NotedFailures {
             let mut text = Text::default();
             event.record(&mut text);
             let Text { message, fields } = text;
-            let text = scrubbed(&noted(&format_args!("{message}{fields}"))).into();
+            // Before it is cut: what is left of a secret has no form any more.
+            let text = noted(&scrubbed(&format!("{message}{fields}")));
             self.0.note(Happened::Failed { origin, text });
         }
     }
@@ -187,6 +191,23 @@ mod tests {
         let bytes: usize = kept.iter().map(String::len).sum();
         assert!(bytes <= MOST_BYTES && kept.len() >= 64, "{bytes} {}", kept.len());
         assert!(kept.iter().all(|line| line.len() <= LONGEST_LINE));
+    }
+
+    #[test]
+    fn secrets_are_left_out_before_a_text_is_cut() {
+        let (lines, journal) = (LogLines::default(), Journal::default());
+        let secret = "hunter2".repeat(LONGEST_LINE);
+        lines.push(&format!("token eyJ{secret}\n-----BEGIN KEY-----\n"));
+        lines.push(&format!("password: \"{secret}\" is refused"));
+        let subscriber = tracing_subscriber::registry().with(NotedFailures::new(journal.clone()));
+        tracing::subscriber::with_default(subscriber, || {
+            error!(target: "kube_ipvs::app", "refused eyJ{secret}");
+        });
+        let (kept, _) = lines.all();
+        let expected = ["token (left out)", "(left out)", "password: \"(left out)\" is refused"];
+        assert_eq!(kept, expected);
+        let notes = format!("{:?}", journal.after(0, 1));
+        assert!(notes.contains("refused (left out)") && !notes.contains("hunter2"), "{notes}");
     }
 
     #[test]
