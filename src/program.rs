@@ -70,12 +70,9 @@ pub(crate) fn run(
     finished
 }
 
-/// Runs a prepared program to its end, as [`run`] does. With it, the programs are killed that it has started.
-pub(crate) fn finish(
-    command: &mut Command,
-    input: &str,
-    timeout: Duration,
-) -> Result<Finished, NotRun> {
+/// Runs a prepared program to its end, as [`run`] does. With one that is killed, the programs are killed that it
+/// has started.
+fn finish(command: &mut Command, input: &str, timeout: Duration) -> Result<Finished, NotRun> {
     let deadline = Instant::now() + timeout;
     let child = command
         .stdin(Stdio::piped())

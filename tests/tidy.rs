@@ -19,7 +19,7 @@ mod markdown;
 #[path = "tidy/translation.rs"]
 mod translation;
 
-const LONGEST_FILE: usize = 500;
+const LONGEST_FILE: usize = 800;
 /// Folders, each with what its files must not mention. Braces are among it because a grouped import
 /// would hide what it imports from this test.
 const SEPARATIONS: [(&str, &[&str]); 8] = [
@@ -308,15 +308,19 @@ fn files_can_be_read_in_one_go() {
 }
 
 /// The files with the system calls that no crate of ours has a safe form for.
-const UNSAFE: [&str; 2] = ["netlink/src/datagrams.rs", "netlink/src/option.rs"];
+const UNSAFE: [&str; 3] = [
+    "netlink/src/datagrams.rs",
+    "netlink/src/option.rs",
+    "src/source/kubernetes/exec_plugin/process.rs",
+];
 
 #[test]
-fn every_crate_has_the_same_lints_and_two_files_have_unsafe_code() {
+fn every_crate_has_the_same_lints_and_three_files_have_unsafe_code() {
     for folder in crates() {
         let manifest = read(&root().join(&folder).join("Cargo.toml"));
         assert!(manifest.contains("\n[lints]\nworkspace = true"), "{folder}/Cargo.toml");
         for file in rust_files(&format!("{folder}/src")) {
-            // The lint that forbids it is lifted at two system calls, and for the structure that one takes.
+            // The lint that forbids it is lifted at system calls, and for the structure that one takes.
             let is_lifted = read(&file).contains("unsafe_code");
             let is_known = UNSAFE.iter().any(|known| file.ends_with(known));
             assert_eq!(is_lifted, is_known, "{}", file.display());

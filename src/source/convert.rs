@@ -22,7 +22,7 @@ use plan::event::Event;
 use plan::model::{Node, ObjectName, OtherNode, Protocol};
 use plan::scheduler::SchedulerName;
 
-use super::object::{self, Metadata, NodeSpec, NodeStatus};
+use super::object::{self, LONGEST_LABEL, Metadata, NodeSpec, NodeStatus};
 use super::{Warning, WarningSubject};
 use crate::syntax::quoted::Quoted;
 
@@ -127,7 +127,9 @@ impl Converter {
             let path = format_args!("spec.podCIDRs[{index}]");
             pod_cidrs.extend(warnings.ok_or_warn(path, address::parse_network(cidr)));
         }
-        let zone = object.metadata.labels.zone.as_deref().map(|zone| self.interner.intern(zone));
+        let zone = object.metadata.labels.zone.as_deref();
+        let zone = zone.filter(|zone| zone.len() <= LONGEST_LABEL);
+        let zone = zone.map(|zone| self.interner.intern(zone));
         let event = Event::NodeApplied(Box::new(Node { zone, addresses, pod_cidrs }));
         Ok(Converted { event, warnings: warnings.into_vec() })
     }
@@ -229,5 +231,15 @@ fn protocol(name: Option<&str>) -> Result<Protocol, String> {
         Some("UDP") => Ok(Protocol::Udp),
         Some("SCTP") => Ok(Protocol::Sctp),
         Some(other) => Err(format!("{} is none of TCP, UDP and SCTP", Quoted(other))),
+    }
+}
+
+/// The name of a port, of a Service or of a slice. None is the empty one.
+fn port_name(name: Option<&str>) -> Result<&str, String> {
+    let name = name.unwrap_or_default();
+    if name.len() <= LONGEST_LABEL {
+        Ok(name)
+    } else {
+        Err(format!("{} has more than {LONGEST_LABEL} bytes", Quoted(name)))
     }
 }

@@ -16,6 +16,13 @@ use std::time::SystemTime;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 
+/// Longest value of a label, and longest name of a port, in bytes (`LabelValueMaxLength` and
+/// `DNS1123LabelMaxLength` in apimachinery's util/validation).
+pub(crate) const LONGEST_LABEL: usize = 63;
+
+/// Longest name of an object, in bytes (`DNS1123SubdomainMaxLength` there).
+pub(crate) const LONGEST_NAME: usize = 253;
+
 /// `metadata` of any object.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]

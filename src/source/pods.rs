@@ -10,7 +10,7 @@ use std::path::Path;
 use serde::Deserialize;
 
 use super::manifests::documents;
-use super::object::null_is_default;
+use super::object::{LONGEST_NAME, null_is_default};
 
 /// Extensions of manifests.
 const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
@@ -129,8 +129,10 @@ impl PodSearch {
                 // Of several addresses, the first one counts, as for Services.
                 let first = endpoint.addresses.first();
                 self.addresses.extend(first.and_then(|address| address.parse::<IpAddr>().ok()));
-                self.node = self.node.take().or_else(|| endpoint.node_name.clone());
-            } else {
+                let node = endpoint.node_name.as_ref().filter(|name| name.len() <= LONGEST_NAME);
+                self.node = self.node.take().or_else(|| node.cloned());
+            } else if name.len() <= LONGEST_NAME {
+                // The API server does not check it, and no Pod has a longer one.
                 self.others.insert(name.to_owned());
             }
         }
@@ -241,6 +243,23 @@ kind: Service
         let names = vec!["cart-a".to_owned(), "cart-b".to_owned()];
         assert_eq!(missing, PodNotFound { n_slices: 3, n_endpoints: 5, names });
         assert_eq!(search("nowhere", "cart-a").unwrap_err().n_slices, 0);
+    }
+
+    #[test]
+    fn names_that_no_pod_and_no_node_can_have_are_not_kept() {
+        let long = "x".repeat(1 << 20);
+        let endpoint = |name: &str| {
+            format!(
+                r#"{{"addresses":["10.244.2.11"],"nodeName":"{long}","targetRef":{{"kind":"Pod","name":"{name}"}}}}"#
+            )
+        };
+        let endpoints = [endpoint("cart-a"), endpoint(&long), endpoint("cart-b")].join(",");
+        let text = format!(r#"{{"metadata":{{"namespace":"shop"}},"endpoints":[{endpoints}]}}"#);
+        let slice: PodSlice = serde_json::from_str(&text).unwrap();
+        let mut search = PodSearch::new("shop", "cart-a");
+        search.look_at(&slice);
+        assert_eq!(search.others, BTreeSet::from(["cart-b".to_owned()]));
+        assert_eq!(search.end().unwrap().node, None);
     }
 
     #[test]

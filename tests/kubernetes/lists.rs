@@ -1,8 +1,11 @@
 use std::time::Duration;
 
 use apiserver::{Fault, LoggedRequest, On, Options, Release, Resource, Server, Verb};
+use kube_ipvs::source::kubernetes::{count_services, service_networks};
 
-use crate::world::{NODE, World, as_of, node, on_each_release, service, slice};
+use crate::world::{
+    NODE, TOKEN, WANTED, World, as_of, clients_of, node, on_each_release, service, slice,
+};
 
 fn paged() -> Options {
     Options { release: Release::V1_33, managed_fields: true, ..Options::default() }
@@ -43,8 +46,7 @@ async fn a_list_as_a_stream() {
         assert_eq!(request.user_agent, "kube-ipvs/test");
         // Kubernetes 1.37 compresses watches piece by piece (`WatchListCompression`).
         assert!(!request.takes_gzip);
-        let wanted = "application/json;drop=metadata.managedFields, application/json";
-        assert_eq!(request.accept, wanted);
+        assert_eq!(request.accept, WANTED);
         assert_eq!(parameter("sendInitialEvents"), "true");
         assert_eq!(parameter("allowWatchBookmarks"), "true");
         let selectors = (parameter("labelSelector"), parameter("fieldSelector"));
@@ -326,4 +328,20 @@ async fn a_stream_whose_end_never_comes() {
     assert_eq!(how(&world), ["200 resourceVersion=0"], "from the cache instead");
     world.catch_up().await;
     assert_eq!(world.said.removed, Vec::<String>::new());
+}
+
+/// Lists that are asked for once: of them, too, only what is read is to be sent.
+#[tokio::test]
+async fn questions_ask_for_no_managed_fields() {
+    let options = Options { tokens: vec![TOKEN.to_owned()], ..Options::default() };
+    let server = Server::start(options).unwrap();
+    for name in ["a", "b"] {
+        server.apply(service(name)).unwrap();
+    }
+    let client = clients_of(&server).await.questions;
+    assert_eq!(count_services(&client).await, Ok(2));
+    assert_eq!(service_networks(&client).await, Ok(Vec::new()));
+    let requests = server.requests();
+    assert_eq!(requests.len(), 2, "{requests:?}");
+    assert!(requests.iter().all(|request| request.accept == WANTED), "{requests:?}");
 }

@@ -5,7 +5,7 @@ use apiserver::{Fault, LoggedRequest, On, Options, Resource, Verb};
 use kube_ipvs::source::FollowNodes;
 use serde_json::{Value, json};
 
-use crate::world::{NODE, World, node, service};
+use crate::world::{NODE, WANTED, World, node, service};
 
 /// Longest and least time between two lists of the other nodes.
 const PERIOD: Duration = Duration::from_secs(1_080);
@@ -278,7 +278,7 @@ async fn networks_of_pods_are_read_once_of_each_node_where_they_matter() {
     };
     let whole = |world: &World| {
         let requests = world.for_others();
-        requests.iter().filter(|request| !request.accept.contains("as=Table")).count()
+        requests.iter().filter(|request| request.accept == WANTED).count()
     };
     assert_eq!((world.for_others().len(), whole(&world)), (1, 0));
     world.server.apply(with_pods("b", "192.0.2.2", "240.10.2.0/24")).unwrap();
@@ -298,6 +298,15 @@ async fn networks_of_pods_are_read_once_of_each_node_where_they_matter() {
     let pods = network("240.10.4.0/24");
     world.until("d's pods", |said, _| said.other_pods.get("d") == Some(&pods)).await;
     assert_eq!((world.for_others().len(), whole(&world)), (6, 2));
+    // One that joins has them a moment later.
+    world.server.apply(internal("e", "192.0.2.5")).unwrap();
+    world.pass(PERIOD).await;
+    world.until_other("e", &["192.0.2.5"]).await;
+    world.server.apply(with_pods("e", "192.0.2.5", "240.10.5.0/24")).unwrap();
+    world.pass(PERIOD).await;
+    let pods = network("240.10.5.0/24");
+    world.until("e's pods", |said, _| said.other_pods.get("e") == Some(&pods)).await;
+    assert_eq!((world.for_others().len(), whole(&world)), (10, 4));
 }
 
 #[tokio::test]

@@ -224,39 +224,58 @@ async fn a_token_that_a_program_prints() {
     world.until_complete().await;
 }
 
-/// The program is told to end while a credential plugin does not answer.
+/// True if a process runs. A zombie does not.
+fn is_running(process: &str) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat"));
+    stat.is_ok_and(|stat| !stat.contains(") Z"))
+}
+
+/// kube-ipvs is told to end, or killed, while a credential plugin does not answer.
 #[tokio::test]
-async fn a_signal_is_heard_before_there_are_credentials() {
-    let world = World::new(Options::default());
-    let asked = world.file("asked", "");
-    let kubeconfig = format!(
-        "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
-         contexts: [{{name: c, context: {{cluster: c, user: u}}}}]\n\
-         clusters: [{{name: c, cluster: {{server: 'http://127.0.0.1:1'}}}}]\n\
-         users: [{{name: u, user: {{exec: {{apiVersion: client.authentication.k8s.io/v1, \
-         interactiveMode: Never, command: sh, args: ['-c', 'echo $$ > {}; exec sleep 30']}}}}}}]\n",
-        asked.display()
-    );
-    let kubeconfig = world.file("kubeconfig", &kubeconfig);
-    let mut program = std::process::Command::new(env!("CARGO_BIN_EXE_kube-ipvs"))
-        .args(["--proxy-mode=ipvs", "--kubeconfig"])
-        .arg(kubeconfig)
-        .spawn()
-        .unwrap();
-    let waiting = Instant::now();
-    let plugin = loop {
-        let text = std::fs::read_to_string(&asked).unwrap();
-        if text.ends_with('\n') {
-            break text.trim().to_owned();
+async fn kube_ipvs_ends_without_credentials_and_its_plugin_with_it() {
+    for signal in ["-TERM", "-KILL"] {
+        let world = World::new(Options::default());
+        let asked = world.file("asked", "");
+        let kubeconfig = format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
+             contexts: [{{name: c, context: {{cluster: c, user: u}}}}]\n\
+             clusters: [{{name: c, cluster: {{server: 'http://127.0.0.1:1'}}}}]\n\
+             users: [{{name: u, user: {{exec: {{apiVersion: client.authentication.k8s.io/v1, \
+             interactiveMode: Never, command: sh, \
+             args: ['-c', 'sleep 60 & echo $$ $! > {}; wait']}}}}}}]\n",
+            asked.display()
+        );
+        let kubeconfig = world.file("kubeconfig", &kubeconfig);
+        let mut program = std::process::Command::new(env!("CARGO_BIN_EXE_kube-ipvs"))
+            .args(["--proxy-mode=ipvs", "--kubeconfig"])
+            .arg(kubeconfig)
+            .spawn()
+            .unwrap();
+        let waiting = Instant::now();
+        let plugin = loop {
+            let text = std::fs::read_to_string(&asked).unwrap();
+            if text.ends_with('\n') {
+                break text;
+            }
+            assert!(waiting.elapsed() < QUICK, "the plugin is not asked");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        };
+        let (plugin, child) = plugin.trim().split_once(' ').unwrap();
+        assert!(is_running(plugin) && is_running(child));
+        let told = Instant::now();
+        let id = program.id().to_string();
+        assert!(std::process::Command::new("kill").args([signal, &id]).status().unwrap().success());
+        let status = program.wait().unwrap();
+        assert!(told.elapsed() < Duration::from_secs(5), "{:?}", told.elapsed());
+        assert_eq!(status.success(), signal == "-TERM", "{status}");
+        // One that is killed can kill nothing. The kernel then kills the plugin, and no child of it.
+        let left = if signal == "-TERM" { vec![plugin, child] } else { vec![plugin] };
+        while left.iter().any(|process| is_running(process)) {
+            assert!(told.elapsed() < QUICK, "{left:?} outlive kube-ipvs");
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        assert!(waiting.elapsed() < QUICK, "the plugin is not asked");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    };
-    let kill = |process: &str| std::process::Command::new("kill").arg(process).status().unwrap();
-    let told = Instant::now();
-    assert!(kill(&program.id().to_string()).success());
-    let status = program.wait().unwrap();
-    assert!(told.elapsed() < Duration::from_secs(5), "{:?}", told.elapsed());
-    assert!(status.success(), "{status}");
-    assert!(kill(&plugin).success());
+        if signal == "-KILL" {
+            let _ = std::process::Command::new("kill").arg(child).status().unwrap();
+        }
+    }
 }

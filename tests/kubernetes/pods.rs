@@ -1,11 +1,11 @@
 //! A Pod's addresses, on demand, by a client of its own.
 
-use apiserver::{Credentials, Fault, On, Options, Resource, Server, Verb};
-use kube_ipvs::source::kubernetes::{ClientOptions, look_for_pod};
+use apiserver::{Fault, On, Options, Resource, Server, Verb};
+use kube_ipvs::source::kubernetes::look_for_pod;
 use kube_ipvs::source::pods::PodSearch;
 use serde_json::{Value, json};
 
-use crate::world::TOKEN;
+use crate::world::{TOKEN, WANTED, clients_of};
 
 /// More slices than one answer has.
 const SLICES: usize = 250;
@@ -35,18 +35,7 @@ fn slice_of(number: usize, namespace: &str, pod: &str) -> Value {
 }
 
 async fn look(server: &Server, name: &str) -> Result<PodSearch, String> {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("kubeconfig");
-    let credentials = Credentials::Token(TOKEN.to_owned());
-    std::fs::write(&path, server.kubeconfig(&credentials)).unwrap();
-    let options = ClientOptions {
-        kubeconfig: Some(path),
-        master: None,
-        qps: -1.0,
-        burst: 0,
-        user_agent: "kube-ipvs/test".to_owned(),
-    };
-    let clients = kube_ipvs::source::kubernetes::clients(&options).await.unwrap();
+    let clients = clients_of(server).await;
     look_for_pod(&clients.questions, PodSearch::new("shop", name)).await
 }
 
@@ -68,6 +57,7 @@ async fn a_pod_is_found_in_any_part_of_a_long_list() {
     // Nothing but slices of the namespace, as `system:node-proxier` allows.
     let path = "/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices";
     assert!(requests.iter().all(|it| it.path == path), "{requests:?}");
+    assert!(requests.iter().all(|it| it.accept == WANTED), "{requests:?}");
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use apiserver::{Credentials, LoggedRequest, Options, Release, Resource, Server, Verb};
 use ipnet::IpNet;
 use kube_ipvs::source::SourceEvent;
-use kube_ipvs::source::kubernetes::{ClientMetrics, ClientOptions, Kubernetes, clients};
+use kube_ipvs::source::kubernetes::{ClientMetrics, ClientOptions, Clients, Kubernetes, clients};
 use plan::event::Event;
 use prometheus::core::Collector as _;
 use prometheus::proto::MetricType;
@@ -51,6 +51,9 @@ pub(crate) fn as_of(release: Release) -> Options {
 
 pub(crate) const NODE: &str = "node-1";
 pub(crate) const TOKEN: &str = "good";
+
+/// The header `Accept` of every request for whole objects.
+pub(crate) const WANTED: &str = "application/json;drop=metadata.managedFields, application/json";
 
 /// Events that the source has sent so far.
 #[derive(Default)]
@@ -310,6 +313,22 @@ impl Said {
         assert!(self.applied.remove(&name).is_some(), "{name} was not in force");
         self.removed.push(name);
     }
+}
+
+/// Clients of a server, without limits of their rate.
+pub(crate) async fn clients_of(server: &Server) -> Clients {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("kubeconfig");
+    let credentials = Credentials::Token(TOKEN.to_owned());
+    std::fs::write(&path, server.kubeconfig(&credentials)).unwrap();
+    let options = ClientOptions {
+        kubeconfig: Some(path),
+        master: None,
+        qps: -1.0,
+        burst: 0,
+        user_agent: "kube-ipvs/test".to_owned(),
+    };
+    clients(&options).await.unwrap()
 }
 
 pub(crate) fn service(name: &str) -> Value {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use plan::model::{Family, Service, ServiceKind, ServiceName, ServicePort, TrafficPolicy};
 
-use super::{Interner, ObjectWarnings, address, port, protocol};
+use super::{Interner, ObjectWarnings, address, port, port_name, protocol};
 use crate::source::object::{self, ServiceSpec};
 use crate::syntax::quoted::Quoted;
 
@@ -87,8 +87,11 @@ fn cluster_addresses(
         }
         let Some(address) = warnings.ok_or_warn(path, address::parse(text)) else { continue };
         if let Some(family) = family.filter(|name| **name != Family::of(address).to_string()) {
-            let problem =
-                format_args!("{} is not of spec.ipFamilies[{index}] ({family})", Quoted(text));
+            let problem = format_args!(
+                "{} is not of spec.ipFamilies[{index}] ({})",
+                Quoted(text),
+                Quoted(family)
+            );
             warnings.add(path, problem);
             continue;
         }
@@ -303,6 +306,8 @@ fn service_port(
         node_port: warnings
             .ok_or_warn(format_args!("{path}.nodePort"), port(written.node_port))
             .flatten(),
-        name: interner.intern(written.name.as_deref().unwrap_or_default()),
+        name: interner.intern(
+            warnings.ok_or_warn(format_args!("{path}.name"), port_name(written.name.as_deref()))?,
+        ),
     })
 }

@@ -7,9 +7,13 @@ use plan::model::{
     Conditions, Endpoint, EndpointSlice, Family, Hints, ServiceName, SliceName, SlicePort,
 };
 
-use super::{Interner, ObjectWarnings, address, port, protocol};
-use crate::source::object;
+use super::{Interner, ObjectWarnings, address, port, port_name, protocol};
+use crate::source::object::{self, LONGEST_LABEL, LONGEST_NAME};
 use crate::syntax::quoted::Quoted;
+
+/// Stands for a hint of a zone or a node with too long a name: no Node's zone or name has this character.
+/// The endpoint stays hinted: without a hint, those of the Service's other endpoints would not count.
+const TOO_LONG: &str = "…";
 
 /// The slice as it is to be planned with, or nothing if it is not to be.
 pub(super) fn convert(
@@ -23,7 +27,8 @@ pub(super) fn convert(
         return None;
     }
     // The label is not required: a slice may be of something that is no Service.
-    let service = labels.service_name.as_deref().filter(|name| !name.is_empty())?;
+    let service = labels.service_name.as_deref();
+    let service = service.filter(|name| (1..=LONGEST_LABEL).contains(&name.len()))?;
     let family = match object.address_type.as_deref() {
         Some("IPv4") => Family::V4,
         Some("IPv6") => Family::V6,
@@ -47,7 +52,7 @@ pub(super) fn convert(
         endpoints.push(Endpoint {
             address,
             conditions: conditions(&endpoint.conditions),
-            node: endpoint.node_name.as_deref().map(|node| interner.intern_node(node)),
+            node: node(endpoint).map(|node| interner.intern_node(node)),
             zone: zone(endpoint).map(|zone| interner.intern(zone)),
             hints: hints(&endpoint.hints, &endpoints, interner),
         });
@@ -72,8 +77,10 @@ fn ports(
         else {
             continue;
         };
-        let name = interner.intern(slice_port.name.as_deref().unwrap_or_default());
-        converted.push(SlicePort { name, protocol, port: number });
+        let path = format_args!("ports[{index}].name");
+        let name = port_name(slice_port.name.as_deref());
+        let Some(name) = warnings.ok_or_warn(path, name) else { continue };
+        converted.push(SlicePort { name: interner.intern(name), protocol, port: number });
     }
     converted
 }
@@ -89,8 +96,15 @@ fn first_address(endpoint: &object::Endpoint, family: Family) -> Result<IpAddr, 
     }
 }
 
+/// A node's name, unless no Node can have it.
+fn node(endpoint: &object::Endpoint) -> Option<&str> {
+    endpoint.node_name.as_deref().filter(|name| name.len() <= LONGEST_NAME)
+}
+
+/// The zone, unless no Node can be in it. Whoever may write a slice may write anything of any length there
+/// (`validateEndpoints` in pkg/apis/discovery/validation/validation.go).
 fn zone(endpoint: &object::Endpoint) -> Option<&str> {
-    endpoint.zone.as_deref().filter(|zone| !zone.is_empty())
+    endpoint.zone.as_deref().filter(|zone| (1..=LONGEST_LABEL).contains(&zone.len()))
 }
 
 fn conditions(written: &object::Conditions) -> Conditions {
@@ -111,10 +125,20 @@ fn hints(
     if written.for_zones.is_empty() && written.for_nodes.is_empty() {
         return None;
     }
-    let mut names = |named: &[object::Named]| -> Vec<Arc<str>> {
-        named.iter().map(|named| interner.intern(&named.name)).collect()
+    let mut names = |named: &[object::Named], longest| -> Vec<Arc<str>> {
+        let mut names: Vec<Arc<str>> = Vec::with_capacity(named.len());
+        for object::Named { name } in named {
+            let name = if name.len() <= longest { name } else { TOO_LONG };
+            if !names.iter().any(|known| **known == *name) {
+                names.push(interner.intern(name));
+            }
+        }
+        names
     };
-    let new = Hints { zones: names(&written.for_zones), nodes: names(&written.for_nodes) };
+    let new = Hints {
+        zones: names(&written.for_zones, LONGEST_LABEL),
+        nodes: names(&written.for_nodes, LONGEST_NAME),
+    };
     // A few zones in turn: nothing is gained by looking further.
     let mut others = before.iter().rev().take(8).filter_map(|endpoint| endpoint.hints.as_ref());
     let known = others.find(|known| ***known == new);

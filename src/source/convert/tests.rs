@@ -1,6 +1,7 @@
 use std::net::IpAddr;
 
 use plan::model::{Family, Hints, Service, ServiceKind, ServicePort, TrafficPolicy};
+use serde_json::json;
 
 use super::*;
 
@@ -101,7 +102,7 @@ fn cluster_addresses_that_contradict_themselves() {
     assert_eq!(warnings, [expected]);
     let (service, warnings) = service_of("clusterIP: 10.96.0.1, ipFamilies: [IPv6]");
     assert_eq!(service, None);
-    assert!(warnings[0].contains("is not of spec.ipFamilies[0] (IPv6)"), "{warnings:?}");
+    assert!(warnings[0].contains("is not of spec.ipFamilies[0] (\"IPv6\")"), "{warnings:?}");
     let (service, _) = faulty("clusterIPs: [10.96.0.1, nonsense]");
     assert_eq!((service.cluster_v4.is_some(), service.cluster_v6), (true, None));
 }
@@ -317,8 +318,13 @@ fn slice_of(rest: &str) -> (Option<plan::model::EndpointSlice>, Vec<String>) {
 }
 
 fn convert_slice(text: &str) -> (Option<plan::model::EndpointSlice>, Vec<String>) {
-    let object: object::EndpointSlice = serde_saphyr::from_str(text).unwrap();
-    let converted = Converter::default().slice(&object).unwrap();
+    converted_slice(&serde_saphyr::from_str(text).unwrap())
+}
+
+fn converted_slice(
+    object: &object::EndpointSlice,
+) -> (Option<plan::model::EndpointSlice>, Vec<String>) {
+    let converted = Converter::default().slice(object).unwrap();
     let warnings = converted.warnings.iter().map(ToString::to_string).collect();
     match converted.event {
         Event::SliceApplied(slice) => (Some(*slice), warnings),
@@ -409,6 +415,80 @@ endpoints:
     assert_eq!(zones, [Some("a"), None, None, None]);
     let [first, second, ..] = slice.endpoints.as_slice() else { panic!("{slice:?}") };
     assert!(Arc::ptr_eq(first.node.as_ref().unwrap(), second.node.as_ref().unwrap()));
+}
+
+fn slice_from(rest: serde_json::Value) -> (Option<plan::model::EndpointSlice>, Vec<String>) {
+    let mut object: object::EndpointSlice = serde_json::from_value(rest).unwrap();
+    object.address_type = Some("IPv4".to_owned());
+    object.metadata.name = Some("web-1".to_owned());
+    object.metadata.namespace = Some("shop".to_owned());
+    object.metadata.labels.service_name.get_or_insert_with(|| "web".to_owned());
+    converted_slice(&object)
+}
+
+/// The API server does not check an endpoint's zone.
+#[test]
+fn texts_of_endpoints_that_are_too_long_are_not_kept() {
+    let long = "x".repeat(1 << 20);
+    let named = |name: &str| json!({"name": name});
+    let (slice, warnings) = slice_from(json!({
+        "ports": [{"name": long, "port": 80}, {"name": "http", "port": 81}],
+        "endpoints": [
+            {
+                "addresses": ["10.244.1.11"], "nodeName": long, "zone": long,
+                "hints": {
+                    "forZones": [named(&long), named("a"), named(&format!("{long}b"))],
+                    "forNodes": [named(&long)],
+                },
+            },
+            {"addresses": ["10.244.1.12"], "hints": {"forZones": [named(&long)]}},
+        ],
+    }));
+    let slice = slice.unwrap();
+    let [warning] = warnings.as_slice() else { panic!("{}", warnings.len()) };
+    assert!(warning.contains("ports[0].name") && warning.len() < 300, "{warning}");
+    assert_eq!(slice.ports.iter().map(|port| &*port.name).collect::<Vec<_>>(), ["http"]);
+    let [first, second] = slice.endpoints.as_slice() else { panic!("not two endpoints") };
+    assert!(first.node.is_none() && first.zone.is_none());
+    // An endpoint stays hinted if it is for a zone that no Node can be in.
+    let hints = Hints { zones: vec!["…".into(), "a".into()], nodes: vec!["…".into()] };
+    assert!(first.hints.as_deref() == Some(&hints));
+    assert!(second.hints.as_ref().unwrap().zones == ["…".into()]);
+}
+
+#[test]
+fn the_longest_zone_and_the_longest_name_of_a_node_are_kept() {
+    let (zone, node) = ("z".repeat(63), "n".repeat(253));
+    let endpoint = json!({"addresses": ["10.244.1.11"], "zone": zone, "nodeName": node});
+    let (slice, warnings) = slice_from(json!({"endpoints": [endpoint]}));
+    let slice = slice.unwrap();
+    let [endpoint] = slice.endpoints.as_slice() else { panic!("{slice:?}") };
+    assert_eq!(endpoint.zone.as_deref(), Some(zone.as_str()));
+    assert_eq!(endpoint.node.as_deref(), Some(node.as_str()));
+    assert_eq!(warnings, Vec::<String>::new());
+}
+
+#[test]
+fn names_of_services_and_ports_that_are_too_long_are_left_out() {
+    let long = "x".repeat(64);
+    let labels = json!({"metadata": {"labels": {"kubernetes.io/service-name": long}}});
+    assert_eq!(slice_from(labels), (None, vec![]));
+    let (service, warnings) = convert_service(&format!(
+        "metadata: {{name: web, namespace: shop}}\n\
+         spec: {{clusterIP: 10.96.0.10, ports: [{{name: {long}, port: 80}}]}}"
+    ));
+    assert_eq!(service.unwrap().ports, []);
+    assert!(warnings[0].contains("spec.ports[0].name: "), "{warnings:?}");
+}
+
+#[test]
+fn a_node_is_in_no_zone_of_too_long_a_name() {
+    let zone = "x".repeat(64);
+    let text = format!("metadata: {{name: n, labels: {{topology.kubernetes.io/zone: {zone}}}}}");
+    let object: object::Node = serde_saphyr::from_str(&text).unwrap();
+    let event = Converter::default().node(&object).unwrap().event;
+    let Event::NodeApplied(node) = event else { panic!("{event:?}") };
+    assert_eq!(node.zone, None);
 }
 
 #[test]

@@ -2,14 +2,19 @@
 
 use std::time::Duration;
 
-use http::header::RETRY_AFTER;
-use http::{HeaderMap, Request, StatusCode};
+use http::header::{ACCEPT, RETRY_AFTER};
+use http::{HeaderMap, HeaderValue, Request, StatusCode};
 use kube::Client;
 use tokio::time::timeout;
 
 use super::body::Body;
 use super::decode::Status;
-use super::failure::Failure;
+use super::failure::{Failure, in_short};
+
+/// Objects without `metadata.managedFields`, which are up to half of them, from a server that can leave it out
+/// (KEP-5958, alpha in Kubernetes 1.38). Any other ignores the parameter, or takes the second.
+const WANTED: HeaderValue =
+    HeaderValue::from_static("application/json;drop=metadata.managedFields, application/json");
 
 /// Longest time until an answer begins. The API server itself gives a list a minute.
 const HEAD_PATIENCE: Duration = Duration::from_secs(70);
@@ -17,17 +22,19 @@ const HEAD_PATIENCE: Duration = Duration::from_secs(70);
 /// Longest silence while a refusal is being sent.
 const REFUSAL_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Characters of a refusal that are kept: a proxy's error page has no place in a log.
-const LONGEST_MESSAGE: usize = 300;
+/// Most bytes of a refusal that are read. A Status object has a few hundred.
+const LONGEST_REFUSAL: usize = 64 << 10;
 
 /// Longest `Retry-After` that is honoured. A server's maintenance may be over sooner.
 const LONGEST_RETRY: u64 = 60;
 
-/// Sends a request. Returns the body of an answer that is no refusal.
+/// Sends a request, for objects without `managedFields` unless it asks for something else. Returns the body of
+/// an answer that is no refusal.
 ///
 /// # Errors
 /// When no answer begins, or it is a refusal.
-pub(super) async fn ask(client: &Client, request: Request<Vec<u8>>) -> Result<Body, Failure> {
+pub(super) async fn ask(client: &Client, mut request: Request<Vec<u8>>) -> Result<Body, Failure> {
+    request.headers_mut().entry(ACCEPT).or_insert(WANTED);
     let request = request.map(kube::client::Body::from);
     let answer = timeout(HEAD_PATIENCE, client.send(request)).await;
     let silent = |_| Failure::Unreachable(format!("no answer within {HEAD_PATIENCE:?}"));
@@ -36,7 +43,7 @@ pub(super) async fn ask(client: &Client, request: Request<Vec<u8>>) -> Result<Bo
     if head.status.is_success() {
         return Ok(body);
     }
-    let text = body.all(REFUSAL_PATIENCE).await?;
+    let text = body.beginning(LONGEST_REFUSAL, REFUSAL_PATIENCE).await?;
     Err(refusal(head.status, &head.headers, &text).into())
 }
 
@@ -47,9 +54,8 @@ fn refusal(status: StatusCode, headers: &HeaderMap, text: &[u8]) -> Status {
         refusal.code = status.as_u16();
     }
     if refusal.message.is_empty() {
-        refusal.message = String::from_utf8_lossy(text).trim().to_owned();
+        refusal.message = in_short(String::from_utf8_lossy(text).trim());
     }
-    refusal.message = refusal.message.chars().take(LONGEST_MESSAGE).collect();
     refusal.retry_after = headers
         .get(RETRY_AFTER)
         .and_then(|value| value.to_str().ok()?.parse::<u64>().ok())
@@ -59,7 +65,7 @@ fn refusal(status: StatusCode, headers: &HeaderMap, text: &[u8]) -> Status {
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     use super::*;
 
@@ -75,13 +81,44 @@ mod tests {
         let status = refused(429, Some("7"), text);
         assert_eq!((status.code, status.message.as_str()), (429, "slow down"));
         assert_eq!(status.retry_after, Some(Duration::from_secs(7)));
-        let page = format!("<html>{}</html>\n", "x".repeat(1_000));
+        let page = format!("<html>\r\n<head>{}</html>\n", "x".repeat(1_000));
         let status = refused(502, None, &page);
-        assert_eq!((status.code, status.message.chars().count()), (502, LONGEST_MESSAGE));
+        assert_eq!((status.code, status.message.len()), (502, 300));
+        assert!(status.message.starts_with(r"<html>\r\n<head>xx"), "{}", status.message);
         assert_eq!(status.retry_after, None);
         let long = refused(503, Some("18446744073709551615"), "").retry_after;
         assert_eq!(long, Some(Duration::from_secs(LONGEST_RETRY)));
         let date = refused(503, Some("Wed, 21 Oct 2026 07:28:00 GMT"), "");
         assert_eq!((date.message.as_str(), date.retry_after), ("", None));
+    }
+
+    /// A proxy that never ends its error page.
+    #[tokio::test]
+    async fn a_refusal_without_an_end_is_read_no_further_than_needed() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let sent = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = [0; 1_024];
+            let _ = stream.read(&mut request).await.unwrap();
+            let head = "HTTP/1.1 502 Bad Gateway\r\nContent-Length: 1000000000\r\n\r\n";
+            stream.write_all(head.as_bytes()).await.unwrap();
+            let mut sent = 0;
+            while sent < 1_000_000_000 {
+                let Ok(more) = stream.write(&[b'x'; 1_024]).await else { break };
+                sent += more;
+            }
+            sent
+        });
+        let client = Client::try_from(kube::Config::new(url.parse().unwrap())).unwrap();
+        let request = Request::get("/api/v1/services").body(Vec::new()).unwrap();
+        let Err(Failure::Refused(status)) = ask(&client, request).await else {
+            panic!("it is a refusal")
+        };
+        assert_eq!((status.code, status.message.len()), (502, 300));
+        drop(client);
+        let sent = sent.await.unwrap();
+        // What the kernel holds of it is lost.
+        assert!(sent < 100_000_000, "{sent}");
     }
 }

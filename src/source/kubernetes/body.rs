@@ -77,6 +77,25 @@ impl Body {
         Ok(Some(chunk).filter(|chunk| !chunk.is_empty()))
     }
 
+    /// As much of it as has come when these are so many bytes, or all of it.
+    ///
+    /// # Errors
+    /// When nothing comes for `patience`, or nothing can.
+    pub(super) async fn beginning(
+        mut self,
+        most: usize,
+        patience: Duration,
+    ) -> Result<Vec<u8>, BodyError> {
+        let mut beginning = Vec::new();
+        while beginning.len() < most
+            && let Some(chunk) = self.chunk(patience).await?
+        {
+            beginning.extend(chunk);
+        }
+        beginning.truncate(most);
+        Ok(beginning)
+    }
+
     /// All of it.
     ///
     /// # Errors

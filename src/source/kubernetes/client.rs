@@ -18,11 +18,11 @@ use kube::Client;
 use kube::config::{
     Cluster, Config, InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError,
 };
-use tokio::task::spawn_blocking;
+use tokio::task::{JoinSet, spawn_blocking};
 use tower::BoxError;
 use tracing::{info, warn};
 
-use super::exec_plugin::{self, ExecPluginError};
+use super::exec_plugin::{self, ExecPluginError, KillOnDrop, ProcessGroup};
 use super::failure::chain;
 use super::measured::ClientMetrics;
 use super::renew::{self, CredentialsOrigin};
@@ -180,22 +180,37 @@ pub(super) async fn make(options: &ClientOptions) -> Result<Made, ClientProblem>
     Ok(Made { client, origin, server, proxy: proxy.map(|proxy| proxy.uri().clone()) })
 }
 
-/// Has a program print credentials, if the user has one. Returns the time at which they expire, if they do.
+/// Has a program print credentials, if the user has one. Returns the time at which they expire, if they do. The
+/// program is killed when this is dropped.
 async fn with_credentials(
     mut config: Config,
     options: &ClientOptions,
 ) -> Result<(Config, Option<Timestamp>), ClientProblem> {
+    if config.auth_info.exec.is_none() {
+        return Ok((config, None));
+    }
     let server = host_and_port(&config.cluster_url);
     let problem = |error: BoxError| ClientProblem::Credentials { server, error };
     let folder = options.kubeconfig.as_deref().and_then(Path::parent).unwrap_or(Path::new("."));
     let folder = folder.to_owned();
-    let resolved = spawn_blocking(move || {
-        let expires = exec_plugin::resolve(&mut config.auth_info, &folder)?;
-        Ok((config, expires))
+    let group = ProcessGroup::default();
+    let waiting = KillOnDrop(group.clone());
+    // Dropped with this, and when the runtime ends: what waits for it on another thread is not.
+    let mut task = JoinSet::new();
+    task.spawn(async move {
+        let _waiting = waiting;
+        let resolved = spawn_blocking(move || {
+            let expires = exec_plugin::resolve(&mut config.auth_info, &folder, &group)?;
+            Ok((config, expires))
+        });
+        resolved.await
     });
-    match resolved.await {
-        Ok(resolved) => resolved.map_err(|error: ExecPluginError| problem(error.into())),
-        Err(error) => Err(problem(error.into())),
+    match task.join_next().await {
+        Some(Ok(Ok(resolved))) => resolved.map_err(|error: ExecPluginError| problem(error.into())),
+        Some(Ok(Err(error)) | Err(error)) => Err(problem(error.into())),
+        None => {
+            Err(problem("the task that asks for the credentials is gone, which is a bug".into()))
+        }
     }
 }
 

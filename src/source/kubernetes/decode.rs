@@ -17,9 +17,10 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
+use super::failure::in_short;
 use super::kind::ResourceKind;
 use crate::source::object::{EndpointSlice, Metadata, Node, OtherNode, Service};
-use crate::syntax::quoted::cut;
+use crate::syntax::quoted::{Quoted, cut};
 
 /// The annotation of the bookmark that ends a list which was sent as a stream.
 const LIST_ENDS: &str = "k8s.io/initial-events-end";
@@ -69,6 +70,8 @@ pub(super) struct Status {
     /// The HTTP status, 0 if unknown.
     pub(super) code: u16,
     pub(super) reason: String,
+    /// Beginning of the server's words, on one line.
+    #[serde(deserialize_with = "short_text")]
     pub(super) message: String,
     /// Time after which to ask again, by the header `Retry-After`.
     #[serde(skip)]
@@ -192,7 +195,7 @@ impl Line {
             }
             "ERROR" => Self::Error(serde_json::from_str(text)?),
             other => {
-                let problem = format_args!("an event of the unknown type {other:?}");
+                let problem = format_args!("an event of the unknown type {}", Quoted(other));
                 return Err(serde::de::Error::custom(problem));
             }
         })
@@ -233,6 +236,11 @@ fn decode<T: DeserializeOwned>(text: &str) -> Result<Box<T>, String> {
 /// everything is gone.
 fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<&'de RawValue>, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
+/// A text for a log, as short as one should be.
+fn short_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    String::deserialize(deserializer).map(|text| in_short(&text))
 }
 
 fn non_empty(text: String) -> Option<String> {

@@ -4,6 +4,8 @@
 //! pkg/apis/clientauthentication/v1/types.go). What such a program prints and has in its environment are
 //! credentials, so no message has any of it.
 
+mod process;
+
 use std::io;
 use std::path::Path;
 use std::process::{Command, ExitStatus};
@@ -14,7 +16,8 @@ use jiff::Timestamp;
 use kube::config::{AuthInfo, ExecConfig, ExecInteractiveMode};
 use serde::Deserialize;
 
-use crate::program::{self, NotRun};
+use process::NotFinished;
+pub(super) use process::{KillOnDrop, ProcessGroup};
 
 /// Time that a program may take. It asks a server of its own.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -34,6 +37,13 @@ pub(super) enum ExecPluginError {
     Failed { program: String, error: io::Error },
     #[error("{0}, which prints credentials, did not end within {PATIENCE:?} and was killed")]
     Hung(String),
+    #[error(
+        "{0}, which prints credentials, printed more than 1 MiB, which no ExecCredential has, and was killed: \
+         run it by hand, with the environment of the kubeconfig"
+    )]
+    TooLong(String),
+    #[error("{0}, which prints credentials, was killed: nothing waits for them any more")]
+    Unwanted(String),
     #[error(
         "{program}, which prints credentials, ended with {status}; what it said may hold some and is left out: \
          run it by hand, with the environment of the kubeconfig"
@@ -62,14 +72,15 @@ struct ExecCredentialStatus {
 }
 
 /// Has the user's program print credentials, if it has one, and puts them in its place. Returns the time at
-/// which they expire, if they do. `folder`: that of the kubeconfig, which a relative path begins at. To be
-/// called where it may take as long as [`PATIENCE`].
+/// which they expire, if they do. `folder`: that of the kubeconfig, which a relative path begins at. `group`: by
+/// which the program can be killed meanwhile. To be called where it may take as long as [`PATIENCE`].
 pub(super) fn resolve(
     user: &mut AuthInfo,
     folder: &Path,
+    group: &ProcessGroup,
 ) -> Result<Option<Timestamp>, ExecPluginError> {
     let Some(exec) = user.exec.take() else { return Ok(None) };
-    let (credentials, program) = run(&exec, folder)?;
+    let (credentials, program) = run(&exec, folder, group)?;
     let is_filled = |text: &String| !text.is_empty();
     let token = credentials.token.filter(is_filled);
     let certificate = credentials.client_certificate_data.filter(is_filled);
@@ -92,6 +103,7 @@ pub(super) fn resolve(
 fn run(
     exec: &ExecConfig,
     folder: &Path,
+    group: &ProcessGroup,
 ) -> Result<(ExecCredentialStatus, String), ExecPluginError> {
     let command = exec.command.as_deref().filter(|it| !it.is_empty());
     let name = command.ok_or(ExecPluginError::NoCommand)?;
@@ -108,11 +120,13 @@ fn run(
             command.env(name, value);
         }
     }
-    let finished = match program::finish(&mut command, "", PATIENCE) {
+    let finished = match process::run(&mut command, group, PATIENCE) {
         Ok(finished) => finished,
-        Err(NotRun::NotFound) => return Err(ExecPluginError::NotFound(program)),
-        Err(NotRun::Failed(error)) => return Err(ExecPluginError::Failed { program, error }),
-        Err(NotRun::Hung) => return Err(ExecPluginError::Hung(program)),
+        Err(NotFinished::NotFound) => return Err(ExecPluginError::NotFound(program)),
+        Err(NotFinished::Failed(error)) => return Err(ExecPluginError::Failed { program, error }),
+        Err(NotFinished::Hung) => return Err(ExecPluginError::Hung(program)),
+        Err(NotFinished::TooLong) => return Err(ExecPluginError::TooLong(program)),
+        Err(NotFinished::Unwanted) => return Err(ExecPluginError::Unwanted(program)),
     };
     if !finished.status.success() {
         return Err(ExecPluginError::Ended { program, status: finished.status });
@@ -151,7 +165,8 @@ mod tests {
         });
         let exec = serde_json::from_value(exec).unwrap();
         let mut user = AuthInfo { exec: Some(exec), ..AuthInfo::default() };
-        let expires = resolve(&mut user, Path::new("/")).map_err(|error| error.to_string())?;
+        let expires = resolve(&mut user, Path::new("/"), &ProcessGroup::default());
+        let expires = expires.map_err(|error| error.to_string())?;
         assert!(user.exec.is_none(), "nothing runs it once more");
         Ok((user, expires))
     }
@@ -195,6 +210,7 @@ mod tests {
                 "echo '{\"status\": {\"token\": [\"hunter2\"]}}'",
                 "has not printed an ExecCredential",
             ),
+            ("yes hunter2", "printed more than 1 MiB"),
             ("echo 'hunter2: {'", "has not printed an ExecCredential"),
             (&*printing(r#"{"clientCertificateData": "hunter2"}"#), "has not printed"),
             (&*printing(r#"{"token": ""}"#), "has not printed"),
@@ -211,7 +227,8 @@ mod tests {
         let with = |exec: serde_json::Value| {
             let exec = Some(serde_json::from_value(exec).unwrap());
             let mut user = AuthInfo { exec, ..AuthInfo::default() };
-            resolve(&mut user, Path::new("/nowhere")).unwrap_err().to_string()
+            let resolved = resolve(&mut user, Path::new("/nowhere"), &ProcessGroup::default());
+            resolved.unwrap_err().to_string()
         };
         let missing = with(serde_json::json!({"command": "no-such-plugin"}));
         assert!(

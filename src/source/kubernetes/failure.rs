@@ -1,16 +1,24 @@
 //! Reasons for which attempts to list or to watch fail.
 
 use std::error::Error;
+use std::fmt::{self, Write as _};
 use std::time::Duration;
 
 use tower::BoxError;
 
 use super::body::BodyError;
 use super::decode::Status;
+use crate::syntax::quoted::shortened;
+
+/// Most bytes of a server's words that are kept: a proxy's error page has no place in a log.
+const LONGEST_WORDS: usize = 300;
 
 /// The alert of TLS for a client and a server that have nothing in common (RFC 8446, 6.2), in
 /// rustls' words.
 const NO_AGREEMENT: &str = "received fatal alert: HandshakeFailure";
+
+/// A text on one line: characters that are not printed are escaped.
+struct OneLine<'a>(&'a str);
 
 /// Reason for which an attempt to list or to watch failed.
 #[derive(Debug)]
@@ -33,9 +41,25 @@ pub(super) enum Failure {
     BrokenList(String),
 }
 
+// === impl OneLine ===
+
+impl fmt::Display for OneLine<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.chars().try_for_each(|character| match character {
+            '"' | '\'' | '\\' => f.write_char(character),
+            other => write!(f, "{}", other.escape_debug()),
+        })
+    }
+}
+
 // === impl Failure ===
 
 impl Failure {
+    /// An answer that cannot be read. The error of a decoder quotes what it has read.
+    pub(super) fn garbage(problem: &str, error: &serde_json::Error) -> Self {
+        Self::Garbage(format!("{problem}: {}", in_short(&error.to_string())))
+    }
+
     /// In words, for a log.
     pub(super) fn cause(&self) -> String {
         match self {
@@ -116,6 +140,11 @@ impl From<Status> for Failure {
     fn from(status: Status) -> Self {
         if status.is_expired() { Self::Expired } else { Self::Refused(status) }
     }
+}
+
+/// Returns the beginning of a server's words, on one line.
+pub(super) fn in_short(words: &str) -> String {
+    shortened(&OneLine(words), LONGEST_WORDS).into()
 }
 
 /// The error inside those that each layer of the client has put around it.

@@ -33,7 +33,7 @@ mod list;
 use std::time::Duration;
 
 use http::HeaderValue;
-use http::header::{ACCEPT, ACCEPT_ENCODING};
+use http::header::ACCEPT_ENCODING;
 use kube::Client;
 use kube::api::{Request, WatchParams};
 use tokio::sync::mpsc::Sender;
@@ -52,11 +52,6 @@ use crate::spread::random_up_to;
 use fields::Fields;
 use list::Lists;
 pub(super) use list::not_a_list;
-
-/// Objects without `metadata.managedFields`, which are up to half of them, from a server that can leave it out
-/// (KEP-5958, alpha in Kubernetes 1.38). Any other ignores the parameter, or takes the second.
-const WANTED: HeaderValue =
-    HeaderValue::from_static("application/json;drop=metadata.managedFields, application/json");
 
 /// Longest silence before the end of a list that is sent as a stream. The server waits up to three
 /// seconds for its cache; one that never sends the end is one that does not know how.
@@ -361,7 +356,7 @@ impl Follower {
     async fn line(&mut self, line: &[u8], is_listing: bool) -> Result<bool, Failure> {
         self.metrics.heard(self.kind);
         let decoded = Line::decode(self.kind, line);
-        match decoded.map_err(|error| Failure::Garbage(format!("not an event: {error}")))? {
+        match decoded.map_err(|error| Failure::garbage("not an event", &error))? {
             Line::Applied(item) if is_listing => {
                 self.step(WatchStep::Listed(item)).await?;
                 return Ok(true);
@@ -404,8 +399,7 @@ impl Follower {
         request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
     ) -> Result<Body, Failure> {
         // Nothing in a request comes from outside but the node's name, which is escaped.
-        let mut request = request.map_err(|error| Failure::Garbage(chain(&error)))?;
-        request.headers_mut().insert(ACCEPT, WANTED);
+        let request = request.map_err(|error| Failure::Garbage(chain(&error)))?;
         ask(&self.client, request).await.map_err(|failure| match failure {
             Failure::Refused(status) => self.refusal(status),
             failure => failure,

@@ -9,7 +9,7 @@
 //!
 //! - `client`: address of the API server, and our credentials;
 //! - `transport`: the connections to it; `turns`: one for all; `proxy`: what they go through;
-//!   `renew`: credentials that are replaced;
+//!   `renew`: credentials that are replaced; `exec_plugin`: those that a program prints;
 //! - `follow`: listing and watching a kind of object, for ever;
 //! - `answer`, `body`, `decode`: what it sends;
 //! - `inventory`: what has been delivered, and what follows from what is seen;
@@ -161,6 +161,7 @@ impl Kubernetes {
             has_warned: false,
             has_listed: false,
             read_whole: HashSet::new(),
+            without_networks: HashSet::new(),
         };
         let followers = async {
             let [services, slices, node] = ResourceKind::ALL.map(follow);

@@ -88,6 +88,8 @@ pub(super) struct NodePoller {
     pub(super) has_listed: bool,
     /// Names of those on the last list of whole Nodes.
     pub(super) read_whole: HashSet<String>,
+    /// Names of those that had no networks of pods then, for the first time.
+    pub(super) without_networks: HashSet<String>,
 }
 
 // === impl Wanted ===
@@ -163,6 +165,9 @@ impl NodePoller {
     /// Lists and reports them.
     async fn list(&mut self, wanted: Wanted) -> Result<(), Failure> {
         let nodes = self.table().await?;
+        // One that comes back under its name may have other networks.
+        let present: HashSet<&str> = nodes.iter().filter_map(name).collect();
+        self.read_whole.retain(|name| present.contains(name.as_str()));
         let is_new = |node: &Item| !name(node).is_some_and(|name| self.read_whole.contains(name));
         let lacks_networks = wanted.pod_networks && nodes.iter().any(is_new);
         if !wanted.all_addresses && !lacks_networks {
@@ -182,7 +187,12 @@ impl NodePoller {
         self.has_warned = false;
         match self.whole().await {
             Ok(nodes) => {
-                self.read_whole = nodes.iter().filter_map(name).map(str::to_owned).collect();
+                // A Node that has just joined has its networks a moment later, and others never have any.
+                let was_without = |name: &str| self.without_networks.contains(name);
+                let (read, without): (Vec<&Item>, Vec<&Item>) = nodes
+                    .iter()
+                    .partition(|node| has_networks(node) || name(node).is_some_and(was_without));
+                (self.read_whole, self.without_networks) = (names(&read), names(&without));
                 self.listed(nodes).await
             }
             Err(failure) => {
@@ -213,7 +223,7 @@ impl NodePoller {
         *request.uri_mut() =
             uri.parse().map_err(|error: InvalidUri| Failure::Garbage(chain(&error)))?;
         let table = Table::decode(&self.fetch(request).await?);
-        let table = table.map_err(|error| Failure::Garbage(format!("not a Table: {error}")))?;
+        let table = table.map_err(|error| Failure::garbage("not a Table", &error))?;
         Ok(table.nodes)
     }
 
@@ -269,6 +279,18 @@ fn name(node: &Item) -> Option<&str> {
         Item::Service(_) | Item::EndpointSlice(_) | Item::Node(_) => return None,
     };
     metadata.name.as_deref()
+}
+
+fn names(nodes: &[&Item]) -> HashSet<String> {
+    nodes.iter().filter_map(|node| name(node)).map(str::to_owned).collect()
+}
+
+/// True if a Node says in which networks its pods are. One that cannot be decoded will not.
+fn has_networks(node: &Item) -> bool {
+    match node {
+        Item::OtherNode(node) => !node.spec.pod_cidrs.is_empty(),
+        _ => true,
+    }
 }
 
 #[cfg(test)]

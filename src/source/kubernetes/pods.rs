@@ -57,5 +57,5 @@ async fn page(client: &Client, path: &str, parameters: &ListParams) -> Result<Pa
     let request = request.map_err(|error| Failure::Garbage(chain(&error)))?;
     let text = ask(client, request).await?.all(PATIENCE).await?;
     serde_json::from_slice(&text)
-        .map_err(|error| Failure::Garbage(format!("not a list of EndpointSlices: {error}")))
+        .map_err(|error| Failure::garbage("not a list of EndpointSlices", &error))
 }

@@ -1,5 +1,6 @@
 //! A client whose credentials are replaced while the program runs.
 
+use std::error::Error;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,11 +10,12 @@ use jiff::{SignedDuration, Timestamp};
 use kube::Client;
 use kube::client::Body;
 use tokio::sync::Mutex;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tower::service_fn;
 use tracing::{info, warn};
 
-use super::client::{ClientOptions, Made, make};
+use super::client::{ClientOptions, ClientProblem, Made, make};
 use super::failure::chain;
 use super::measured::ClientMetrics;
 use super::transport::sent;
@@ -49,6 +51,8 @@ struct Current {
     asked: Option<Instant>,
     /// True if the server did not accept the credentials since the last look.
     is_refused: bool,
+    /// Task that makes the next client, or has made it. It goes on when those give up that wait for it.
+    renewal: JoinSet<Result<Made, ClientProblem>>,
 }
 
 /// A client that is made anew when its credentials were replaced.
@@ -128,24 +132,23 @@ impl Drop for MeasuredRequest {
 // === impl Renewing ===
 
 impl Renewing {
+    /// Returns the client in use, which is made anew before if it has to be. May be dropped at any time: a
+    /// renewal that was begun is the next request's.
     async fn client(&self) -> Client {
         let mut current = self.current.lock().await;
-        if current.is_outdated() {
-            match make(&self.options).await {
-                Ok(made) => {
-                    info!("credentials for the API server reloaded");
-                    let asked = current.asked;
-                    *current = Current { asked, ..Current::new(made) };
-                }
-                // Half of them may be written. They are looked at again in a minute.
-                Err(error) => {
-                    warn!(
-                        "cannot reload the credentials for the API server: {}; the former stay in \
-                         use, and it is retried",
-                        chain(&error)
-                    );
-                }
+        if current.renewal.is_empty() && current.is_outdated() {
+            let options = self.options.clone();
+            current.renewal.spawn(async move { make(&options).await });
+        }
+        match current.renewal.join_next().await {
+            None => {}
+            Some(Ok(Ok(made))) => {
+                info!("credentials for the API server reloaded");
+                current.replace(made);
             }
+            // Half of them may be written. They are looked at again in a minute.
+            Some(Ok(Err(error))) => warn_of(&error),
+            Some(Err(error)) => warn_of(&error),
         }
         current.client.clone()
     }
@@ -155,7 +158,14 @@ impl Renewing {
 
 impl Current {
     fn new(Made { client, origin, .. }: Made) -> Self {
-        Self { client, origin, checked: Instant::now(), asked: None, is_refused: false }
+        let (checked, asked, is_refused) = (Instant::now(), None, false);
+        Self { client, origin, checked, asked, is_refused, renewal: JoinSet::new() }
+    }
+
+    /// Takes a new client into use.
+    fn replace(&mut self, Made { client, origin, .. }: Made) {
+        (self.client, self.origin) = (client, origin);
+        (self.checked, self.is_refused) = (Instant::now(), false);
     }
 
     /// True if the client should be made anew. Files are looked at once in [`PERIOD`], and when the server
@@ -181,8 +191,17 @@ impl Current {
     }
 }
 
+fn warn_of(error: &(dyn Error + 'static)) {
+    warn!(
+        "cannot reload the credentials for the API server: {}; the former stay in use, and it is retried",
+        chain(error)
+    );
+}
+
 #[cfg(test)]
 mod tests {
+    use tokio::time::timeout;
+
     use super::*;
 
     fn current(expires: Option<SignedDuration>) -> Current {
@@ -191,7 +210,7 @@ mod tests {
         let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
         let client = Client::try_from(config).unwrap();
         let (checked, asked, is_refused) = (Instant::now(), None, false);
-        Current { client, origin, checked, asked, is_refused }
+        Current { client, origin, checked, asked, is_refused, renewal: JoinSet::new() }
     }
 
     #[tokio::test(start_paused = true)]
@@ -218,5 +237,70 @@ mod tests {
         tokio::time::advance(PERIOD).await;
         assert!(current.is_outdated(), "the refusal was not forgotten");
         assert!(!current.is_outdated());
+    }
+
+    /// A plugin that takes a second from its second run on, with a file for each run.
+    fn slow_plugin(folder: &tempfile::TempDir) -> ClientOptions {
+        let at = folder.path().display();
+        let script = format!(
+            "[ ! -e {at}/run.* ] || sleep 1; mktemp -q {at}/run.XXXXXX >{at}/last; \
+             echo \"{{status: {{token: t}}}}\""
+        );
+        let exec = serde_json::json!({"command": "sh", "args": ["-c", script]});
+        let kubeconfig = serde_json::json!({
+            "current-context": "c",
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+            "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
+            "users": [{"name": "u", "user": {"exec": exec}}],
+        });
+        let path = folder.path().join("kubeconfig");
+        std::fs::write(&path, kubeconfig.to_string()).unwrap();
+        ClientOptions {
+            kubeconfig: Some(path),
+            master: None,
+            qps: 0.0,
+            burst: 0,
+            user_agent: "kube-ipvs/test".to_owned(),
+        }
+    }
+
+    fn n_runs(folder: &tempfile::TempDir) -> usize {
+        let names = std::fs::read_dir(folder.path()).unwrap().map(|it| it.unwrap().file_name());
+        names.filter(|name| name.to_string_lossy().starts_with("run.")).count()
+    }
+
+    #[tokio::test]
+    async fn a_renewal_goes_on_when_those_give_up_that_wait_for_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = slow_plugin(&folder);
+        let current = Mutex::new(Current::new(make(&options).await.unwrap()));
+        let renewing = Renewing { options, current };
+        assert_eq!(n_runs(&folder), 1);
+        renewing.current.lock().await.is_refused = true;
+        let mut given_up = 0;
+        while timeout(Duration::from_millis(50), renewing.client()).await.is_err() {
+            given_up += 1;
+            assert!(given_up < 600, "it never ends");
+        }
+        assert!(given_up > 0);
+        assert_eq!(n_runs(&folder), 2);
+        let current = renewing.current.lock().await;
+        assert!(current.renewal.is_empty() && !current.is_refused);
+    }
+
+    #[tokio::test]
+    async fn a_renewal_that_ended_while_nobody_waited_is_taken_into_use() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = slow_plugin(&folder);
+        let current = Mutex::new(Current::new(make(&options).await.unwrap()));
+        let renewing = Renewing { options, current };
+        renewing.current.lock().await.is_refused = true;
+        assert!(timeout(Duration::from_millis(50), renewing.client()).await.is_err());
+        while n_runs(&folder) < 2 {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        renewing.client().await;
+        assert_eq!(n_runs(&folder), 2);
+        assert!(!renewing.current.lock().await.is_refused);
     }
 }

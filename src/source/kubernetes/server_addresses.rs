@@ -8,13 +8,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use http::Uri;
-use http::uri::Scheme;
 use plan::event::Event;
 use tokio::net::lookup_host;
 use tokio::sync::mpsc::Sender;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{debug, info};
 
+use super::transport::SOCKS_PORT;
 use crate::source::SourceEvent;
 
 /// Time after which names are resolved again, and after a failure.
@@ -51,7 +51,11 @@ impl Destination {
     /// The host and port of a URL.
     pub(super) fn of(url: &Uri) -> Option<Self> {
         let host = url.host()?.trim_matches(['[', ']']).to_owned();
-        let default = if url.scheme() == Some(&Scheme::HTTP) { 80 } else { 443 };
+        let default = match url.scheme_str() {
+            Some("http") => 80,
+            Some("socks5" | "socks5h") => SOCKS_PORT,
+            _ => 443,
+        };
         Some(Self { host, port: url.port_u16().unwrap_or(default) })
     }
 
@@ -143,6 +147,7 @@ mod tests {
         assert_eq!(of("https://192.168.0.200:6443"), "192.168.0.200 6443");
         assert_eq!(of("https://[fd00::200]"), "fd00::200 443");
         assert_eq!(of("http://proxy.example"), "proxy.example 80");
+        assert_eq!(of("socks5://proxy.example"), "proxy.example 1080");
     }
 
     #[tokio::test(start_paused = true)]

@@ -94,7 +94,7 @@ async fn page<T: DeserializeOwned>(client: &Client, path: &str, limit: u32) -> R
     let request = Request::new(path).list(&ListParams::default().limit(limit));
     let request = request.map_err(|error| Failure::Garbage(chain(&error)))?;
     let text = ask(client, request).await?.all(PATIENCE).await?;
-    serde_json::from_slice(&text).map_err(|error| Failure::Garbage(format!("not a list: {error}")))
+    serde_json::from_slice(&text).map_err(|error| Failure::garbage("not a list", &error))
 }
 
 #[cfg(test)]

@@ -49,7 +49,7 @@ const PING_INTERVAL: Duration = Duration::from_secs(30);
 const PING_PATIENCE: Duration = Duration::from_secs(15);
 
 /// RFC 1928, 3.
-const SOCKS_PORT: u16 = 1080;
+pub(super) const SOCKS_PORT: u16 = 1080;
 
 /// client-go's defaults.
 const DEFAULT_QPS: f32 = 5.0;

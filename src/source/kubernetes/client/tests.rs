@@ -116,3 +116,33 @@ async fn neither_kubeconfig_nor_master_means_a_pod() {
     let error = error.to_string();
     assert!(error.contains("as a pod of its cluster") && error.contains("--kubeconfig"), "{error}");
 }
+
+#[tokio::test]
+async fn a_program_ends_when_its_credentials_are_no_longer_waited_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let child = directory.path().join("child");
+    let script = format!("sleep 1000 & echo $! > {}; wait", child.display());
+    let user = format!("{{exec: {{command: sh, args: ['-c', '{script}']}}}}");
+    let text = KUBECONFIG.replace("{tokenFile: token}", &user);
+    let path = write(&directory, "kubeconfig", &text);
+    let options = options(Some(path), None);
+    let begun = std::time::Instant::now();
+    let child = {
+        let waiting = clients(&options);
+        tokio::pin!(waiting);
+        loop {
+            let pause = std::time::Duration::from_millis(20);
+            assert!(tokio::time::timeout(pause, &mut waiting).await.is_err(), "it has ended");
+            let text = std::fs::read_to_string(&child).unwrap_or_default();
+            if text.ends_with('\n') {
+                break text;
+            }
+            assert!(begun.elapsed().as_secs() < 30, "the program is not asked");
+        }
+    };
+    let stat = format!("/proc/{}/stat", child.trim());
+    while std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z")) {
+        assert!(begun.elapsed().as_secs() < 60, "what it has started is left");
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+}

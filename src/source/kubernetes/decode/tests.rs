@@ -110,3 +110,18 @@ fn a_bad_object_still_says_how_far_the_watch_is() {
     let Item::Undecodable(bad) = item else { panic!("{item:?}") };
     assert!(bad.problem.starts_with("endpoints: invalid type: integer"), "{}", bad.problem);
 }
+
+#[test]
+fn words_of_a_server_are_cut_and_stay_on_one_line() {
+    let line = |text: String| Line::decode(ResourceKind::Service, text.as_bytes());
+    let long = "x".repeat(1 << 20);
+    let message = format!(r#"\u001b[2J a \"field\"\n{long}"#);
+    let error =
+        line(format!(r#"{{"type":"ERROR","object":{{"code":500,"message":"{message}"}}}}"#));
+    let Ok(Line::Error(status)) = error else { panic!("it is an event") };
+    let expected = r#"\u{1b}[2J a "field"\nxxx"#;
+    assert!(status.message.starts_with(expected), "{}", status.message);
+    assert!(status.message.len() <= 300, "{}", status.message.len());
+    let unknown = line(format!(r#"{{"type":"{long}","object":{{}}}}"#)).unwrap_err().to_string();
+    assert!(unknown.contains("unknown type \"xxx") && unknown.len() < 300, "{}", unknown.len());
+}

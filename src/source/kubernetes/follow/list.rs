@@ -176,5 +176,5 @@ impl Follower {
 }
 
 pub(in super::super) fn not_a_list(error: &serde_json::Error) -> Failure {
-    Failure::Garbage(format!("not a list: {error}"))
+    Failure::garbage("not a list", error)
 }
