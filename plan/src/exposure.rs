@@ -156,20 +156,25 @@ impl<'a> Exposure<'a> {
                 self.note_unbalanced(port, settings.mode);
                 Vec::new()
             };
-            let drains = facts.hand_drains();
-            let usable = drains.others(&service.name, &candidates);
             let is_here =
-                |it: &&Candidate<'_>| it.endpoint.node.as_deref() == Some(&*settings.node_name);
-            let here = candidates.iter().filter(is_here).map(Candidate::socket).collect();
-            let ready = usable.iter().filter(is_here).filter(|it| it.endpoint.conditions.ready);
+                |it: &Candidate<'_>| it.endpoint.node.as_deref() == Some(&*settings.node_name);
+            let here = candidates.iter().filter(|it| is_here(it));
+            let here = here.map(Candidate::socket).collect();
+            let drains = facts.hand_drains();
+            let usable = drains.undrained(&service.name, &candidates, is_here);
+            let ready =
+                usable.local.iter().filter(|it| is_here(it) && it.endpoint.conditions.ready);
             local_ready.extend(ready.map(|candidate| candidate.endpoint.address));
-            let choice = selection(service, &usable, facts, settings).choose();
+            let choose = |among| selection(service, among, facts, settings).choose();
+            let mut choice = choose(&*usable.cluster);
+            if usable.local.len() != usable.cluster.len() {
+                choice.local = choose(&*usable.local).local;
+            }
             self.note_local_gaps(family, &choice, settings.mode);
-            let drained = if usable.len() == candidates.len() {
+            let drained = if usable.are_all(&candidates) {
                 DrainedChoice::default()
             } else {
-                let among_all = selection(service, &candidates, facts, settings).choose();
-                DrainedChoice::of(&among_all, &usable)
+                DrainedChoice::of(&choose(&candidates), &usable)
             };
             ports.push(PortExposure { index, port, choice, drained, here });
             if settings.localhost_node_ports {

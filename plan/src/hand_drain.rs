@@ -49,6 +49,16 @@ pub struct DrainedChoice {
     pub local: Vec<RealServer>,
 }
 
+/// Endpoints of a service port to choose from, in order: those that are not drained by hand, and the others where
+/// they are the last resort.
+#[derive(Debug)]
+pub(crate) struct Undrained<'c, 'a> {
+    /// For clients that may be sent anywhere in the cluster.
+    pub(crate) cluster: Cow<'c, [Candidate<'a>]>,
+    /// For clients that must stay on this node. Either all of `cluster`, or more.
+    pub(crate) local: Cow<'c, [Candidate<'a>]>,
+}
+
 /// Effect of a drain by hand on one Service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HandDrainEffect {
@@ -77,6 +87,16 @@ impl HandDrain {
         self.address == other.address
             && (self.port.is_none() || self.port == other.port)
             && (self.service.is_none() || self.service == other.service)
+    }
+
+    /// True if both cover the same, with or without force.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.includes(other) && other.includes(self)
+    }
+
+    /// Returns the same drain by force.
+    pub(crate) fn forced(&self) -> Self {
+        Self { is_forced: true, ..self.clone() }
     }
 
     /// True if a slice has an endpoint at this address and port.
@@ -144,12 +164,27 @@ impl HandDrains {
         true
     }
 
-    /// Returns the endpoints of a Service that are not drained by hand, and if none of these can be used,
-    /// those that are drained without force.
-    pub(crate) fn others<'c, 'a>(
+    /// Returns the endpoints of a Service to choose from, under each policy.
+    pub(crate) fn undrained<'c, 'a>(
         &self,
         service: &ServiceName,
         candidates: &'c [Candidate<'a>],
+        is_here: impl Fn(&Candidate<'_>) -> bool,
+    ) -> Undrained<'c, 'a> {
+        Undrained {
+            cluster: self.others_for(service, candidates, |_| true),
+            local: self.others_for(service, candidates, is_here),
+        }
+    }
+
+    /// Returns the endpoints of a Service that are not drained by hand, and if none of these can be used by
+    /// clients who may use some of the endpoints only, those that are drained without force: what other clients
+    /// may use is no reason to leave these without an endpoint.
+    fn others_for<'c, 'a>(
+        &self,
+        service: &ServiceName,
+        candidates: &'c [Candidate<'a>],
+        is_allowed: impl Fn(&Candidate<'_>) -> bool,
     ) -> Cow<'c, [Candidate<'a>]> {
         let is_drained = |it: &Candidate<'_>| self.of(service, it.socket()).is_some();
         if self.is_empty() || !candidates.iter().any(is_drained) {
@@ -161,7 +196,8 @@ impl HandDrains {
         let others = without(&is_drained);
         let is_usable = |it: &Candidate<'_>| {
             let conditions = it.endpoint.conditions;
-            conditions.ready || conditions.serving && conditions.terminating
+            let is_able = conditions.ready || conditions.serving && conditions.terminating;
+            is_able && is_allowed(it)
         };
         if others.iter().any(is_usable) {
             return Cow::Owned(others);
@@ -174,20 +210,31 @@ impl HandDrains {
     }
 }
 
+// === impl Undrained ===
+
+impl Undrained<'_, '_> {
+    /// True if nothing is left out of these endpoints.
+    pub(crate) fn are_all(&self, candidates: &[Candidate<'_>]) -> bool {
+        self.cluster.len() == candidates.len() && self.local.len() == candidates.len()
+    }
+}
+
 // === impl DrainedChoice ===
 
 impl DrainedChoice {
-    /// Returns those of a choice among all endpoints that are not among the usable ones, which are in the order
-    /// of address and port.
-    pub(crate) fn of(among_all: &EndpointChoice, usable: &[Candidate<'_>]) -> Self {
-        let is_usable = |it: &RealServer| {
-            usable.binary_search_by_key(&it.socket(), |usable| usable.socket()).is_ok()
-        };
-        let drained = |chosen: &[RealServer]| {
+    /// Returns those of a choice among all endpoints that are not among the usable ones.
+    pub(crate) fn of(among_all: &EndpointChoice, usable: &Undrained<'_, '_>) -> Self {
+        let drained = |chosen: &[RealServer], usable: &[Candidate<'_>]| {
+            let is_usable = |it: &RealServer| {
+                usable.binary_search_by_key(&it.socket(), |usable| usable.socket()).is_ok()
+            };
             let drained = chosen.iter().filter(|it| !is_usable(it));
             drained.map(|it| RealServer { weight: 0, ..*it }).collect()
         };
-        Self { cluster: drained(&among_all.cluster), local: drained(&among_all.local) }
+        Self {
+            cluster: drained(&among_all.cluster, &usable.cluster),
+            local: drained(&among_all.local, &usable.local),
+        }
     }
 
     /// True if there are none.

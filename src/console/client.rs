@@ -16,6 +16,7 @@ use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 use super::answers::{Answer, Content, FailureAnswer, Reason};
+use super::harmless::harmless_json;
 use super::outcome::Failure;
 use super::socket_path;
 use crate::config::kube_ipvs::DEFAULT_CONSOLE_SOCKET;
@@ -33,6 +34,8 @@ pub struct Client {
     socket: PathBuf,
     /// The process that should answer, where it is known.
     process: Option<i32>,
+    /// True if texts stay as they are: they are not for a terminal.
+    is_verbatim: bool,
 }
 
 // === impl Client ===
@@ -45,7 +48,7 @@ impl Client {
     /// When none is there to be asked, or more than one.
     pub fn find(socket: Option<&Path>) -> Result<Self, Failure> {
         if let Some(socket) = socket {
-            return Ok(Self { socket: socket.to_owned(), process: None });
+            return Ok(Self::at(socket.to_owned(), None));
         }
         let running = match process::find(process::PROC.as_ref()) {
             Ok(running) => running,
@@ -53,7 +56,7 @@ impl Client {
             Err(FindError::None(_) | FindError::Unlisted(_))
                 if has_listener(Path::new(DEFAULT_CONSOLE_SOCKET)) =>
             {
-                return Ok(Self { socket: DEFAULT_CONSOLE_SOCKET.into(), process: None });
+                return Ok(Self::at(DEFAULT_CONSOLE_SOCKET.into(), None));
             }
             Err(error @ FindError::Several(..)) => {
                 return Err(Failure::Unanswered(format!(
@@ -76,7 +79,7 @@ impl Client {
                 let usual = Path::new(chosen.unwrap_or(DEFAULT_CONSOLE_SOCKET));
                 let socket = running.as_seen_from_here(usual);
                 if has_listener(&socket) {
-                    return Ok(Self { socket, process: Some(pid) });
+                    return Ok(Self::at(socket, Some(pid)));
                 }
                 return Err(Failure::Unanswered(format!(
                     "process {pid}: {error:#}; --socket names its socket"
@@ -88,7 +91,17 @@ impl Client {
                 "kube-ipvs (process {pid}) has no console: consoleSocket is empty in its configuration"
             )));
         };
-        Ok(Self { socket: running.as_seen_from_here(&socket), process: Some(pid) })
+        Ok(Self::at(running.as_seen_from_here(&socket), Some(pid)))
+    }
+
+    fn at(socket: PathBuf, process: Option<i32>) -> Self {
+        Self { socket, process, is_verbatim: false }
+    }
+
+    /// The same with texts as they are, for other programs.
+    #[must_use]
+    pub fn verbatim(self) -> Self {
+        Self { is_verbatim: true, ..self }
     }
 
     /// Asks for an answer at a path such as `/v1/status`.
@@ -120,18 +133,20 @@ impl Client {
         let unanswered = |error: String| Failure::Unanswered(format!("{here}: {error}"));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| unanswered(error.to_string()))?;
-        let answer = runtime.block_on(async {
+        let bytes = runtime.block_on(async {
             let answer = timeout(LIMIT, self.exchange(method, uri, body)).await;
             answer.unwrap_or_else(|_| {
                 Err(Failure::Unanswered(format!("{here}: no answer in {LIMIT:?}")))
             })
         })?;
-        if let Ok(refused) = serde_json::from_slice::<Answer<FailureAnswer>>(&answer)
+        let answer = String::from_utf8_lossy(&bytes);
+        let answer = if self.is_verbatim { answer } else { harmless_json(&answer) };
+        if let Ok(refused) = serde_json::from_str::<Answer<FailureAnswer>>(&answer)
             && refused.kind == FailureAnswer::KIND
         {
             return Err(refused.content.into());
         }
-        let answer: Answer<T> = serde_json::from_slice(&answer).map_err(|error| {
+        let answer: Answer<T> = serde_json::from_str(&answer).map_err(|error| {
             unanswered(format!(
                 "the answer cannot be read: {error}; the program may be of another version"
             ))
@@ -211,7 +226,7 @@ impl From<&Failure> for FailureAnswer {
             Failure::NotFound(_) => Reason::NotFound,
             Failure::Unanswered(_) | Failure::NotWritten(_) => Reason::Unavailable,
         };
-        Self::new(reason, failure.to_string())
+        Self::new(reason, failure.text())
     }
 }
 

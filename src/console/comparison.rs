@@ -44,8 +44,10 @@ pub struct Compared {
     pub n_more: usize,
     /// Number of Services whose changes are not planned yet: the plan is without them.
     pub n_waiting: usize,
-    /// Virtual servers that could not be read, each with the reason.
+    /// Virtual servers that could not be read, each with the reason: at most [`MOST_UNREAD`].
     pub unread: Vec<String>,
+    /// Number of further ones.
+    pub n_more_unread: usize,
 }
 
 /// A difference in words.
@@ -79,6 +81,9 @@ pub enum ComparisonError {
 /// Most differences that are kept.
 pub const MOST_DIFFERENCES: usize = 10_000;
 
+/// Most virtual servers that could not be read of which the reasons are kept.
+const MOST_UNREAD: usize = 100;
+
 /// Most frontends that one question copies, but for those of its last Service.
 const MOST_FRONTENDS: usize = 4_096;
 
@@ -111,6 +116,7 @@ struct Gathered {
     /// Number of those that were found and are not kept.
     n_more: usize,
     unread: Vec<String>,
+    n_more_unread: usize,
 }
 
 /// Opens handles that read the kernel, in the calling thread's network namespace. Runs the iptables
@@ -271,7 +277,7 @@ impl Comparison {
             for (frontend, reading) in asked.iter().zip(readings) {
                 match reading {
                     Ok(there) => found.push((*frontend, there)),
-                    Err(error) => gathered.unread.push(error.to_string()),
+                    Err(error) => gathered.add_unread(&error),
                 }
             }
             let there = found.iter().filter_map(|(at, it)| Some((*at, it.clone()?))).collect();
@@ -369,6 +375,7 @@ impl Outline {
             n_more: gathered.n_more,
             n_waiting: self.n_waiting,
             unread: gathered.unread,
+            n_more_unread: gathered.n_more_unread,
         }
     }
 }
@@ -411,6 +418,14 @@ impl Gathered {
         } else if self.seen.insert(identity(&difference.op)) {
             let described = describe(&difference.op, beside);
             self.found.push((difference, described));
+        }
+    }
+
+    fn add_unread(&mut self, error: &ReadError) {
+        if self.unread.len() == MOST_UNREAD {
+            self.n_more_unread += 1;
+        } else {
+            self.unread.push(error.to_string());
         }
     }
 
@@ -476,5 +491,20 @@ fn identity(op: &Op) -> String {
     match op {
         Op::DrainRealServer(frontend, socket, _) => format!("drain {socket} of {frontend}"),
         op => op.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn so_many_reasons_for_what_is_not_read_are_kept_and_the_others_counted() {
+        let mut gathered = Gathered::default();
+        let refused = std::io::Error::other("no");
+        for number in 0..MOST_UNREAD + 7 {
+            gathered.add_unread(&ReadError::new(format!("virtual server {number}"), &refused));
+        }
+        assert_eq!((gathered.unread.len(), gathered.n_more_unread), (MOST_UNREAD, 7));
     }
 }

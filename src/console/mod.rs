@@ -9,8 +9,8 @@
 //!   answers are made from;
 //! - `answers` has one module for each answer: its JSON, and how the program makes it;
 //! - `commands` has one module for each command: its arguments, what it asks, and how people read it;
-//! - `client` finds the program and asks it; `output` writes tables, colours and JSON; `outcome` has
-//!   the exit codes;
+//! - `client` finds the program and asks it; `output` writes tables, colours and JSON, `harmless` escapes what
+//!   a terminal would obey; `outcome` has the exit codes;
 //! - `comparison` reads the kernel and compares it with the plan; `rehearsal` plans a change that is not
 //!   made, and `present` completes its manifests; `words` has operations in words;
 //! - `pods` has the source look for a Pod that is named;
@@ -28,6 +28,7 @@ pub mod client;
 pub mod commands;
 pub mod comparison;
 pub mod desk;
+pub mod harmless;
 pub mod journal;
 pub mod lately;
 pub mod log;

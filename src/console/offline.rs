@@ -23,10 +23,11 @@ use super::comparison::{open_reader, services_by_address};
 use super::outcome::Failure;
 use super::present::Change;
 use super::rehearsal::{Rehearsed, services_of};
-use super::words::{Beside, Described, describe};
+use super::words::{Beside, Described, describe, describe_sysctls};
 use crate::cleanup::left;
 use crate::config::Configuration;
 use crate::host::foresight;
+use crate::host::survey::sysctls_to_set;
 use crate::kernel::ReadError;
 use crate::kernel::leftovers::Leftovers;
 use crate::kernel::rules::Rules;
@@ -129,9 +130,14 @@ impl Node {
                 self.notes.push(format!("{beside} would be removed after the takeover"));
             }
         }
-        let operations = described
-            .into_iter()
-            .map(|(op, described, services)| PlannedOperation::new(&op, described, &services));
+        let sysctls = sysctls_to_set(&self.configuration);
+        let sysctls = describe_sysctls(&sysctls)
+            .map(|(operation, described)| PlannedOperation::new(operation, described, &[]));
+        let others = described.into_iter().map(|(op, described, services)| {
+            PlannedOperation::new(op.to_string(), described, &services)
+        });
+        // A start sets sysctls first.
+        let operations = sysctls.chain(others);
         Ok(Takeover::new(mode.to_string(), operations.collect(), self.notes))
     }
 
@@ -141,9 +147,13 @@ impl Node {
     /// When the kernel cannot be read.
     pub fn diff(mut self) -> Result<Diff, Failure> {
         let Differences { planner, described, unread } = self.differences()?;
-        let lines = described
+        let sysctls = sysctls_to_set(&self.configuration);
+        let sysctls = describe_sysctls(&sysctls)
+            .map(|(operation, described)| DiffLine::new(operation, described, &[]));
+        let others = described
             .into_iter()
-            .map(|(op, described, services)| DiffLine::at_start(&op, described, &services));
+            .map(|(op, described, services)| DiffLine::new(op.to_string(), described, &services));
+        let lines = sysctls.chain(others);
         let mode = planner.settings().mode.to_string();
         Ok(Diff::without_program(mode, lines.collect(), unread, self.notes))
     }

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::process::ExitCode;
 
+use super::harmless::harmless_lines;
+
 /// Result of a command that could be carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
@@ -60,16 +62,34 @@ impl Failure {
             Self::NotWritten(_) => 6,
         })
     }
-}
 
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// Returns the reason as it is.
+    #[must_use]
+    pub fn text(&self) -> &str {
         let (Self::Asked(text)
         | Self::Unanswered(text)
         | Self::NotFound(text)
         | Self::NotWritten(text)) = self;
-        f.write_str(text)
+        text
+    }
+}
+
+impl fmt::Display for Failure {
+    /// For a terminal.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&harmless_lines(self.text()))
     }
 }
 
 impl std::error::Error for Failure {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_has_nothing_that_a_terminal_obeys() {
+        let failure = Failure::Unanswered("no\nanswer: \u{1b}[2J\u{9b}".to_owned());
+        assert_eq!(failure.to_string(), "no\nanswer: \\u{1b}[2J\\u{9b}");
+    }
+}

@@ -3,7 +3,6 @@
 //! Texts have their colours in them; the stream takes them out where they would not be seen: in a
 //! pipe, with `NO_COLOR`, or if told so.
 
-use std::borrow::Cow;
 use std::io::{self, Write};
 
 use anstream::{AutoStream, ColorChoice};
@@ -13,6 +12,7 @@ use serde::Serialize;
 use tabwriter::TabWriter;
 
 use super::answers::{Answer, Content};
+use super::harmless::{escaped_json, harmless_content, is_harmful};
 
 /// Space between two columns.
 const PADDING: usize = 3;
@@ -86,7 +86,7 @@ impl Output {
         self.format
     }
 
-    /// Writes an answer: as JSON or YAML, or the text that is made of it.
+    /// Writes an answer: as JSON or YAML, or the text that is made of it without control characters.
     ///
     /// # Errors
     /// The reader's.
@@ -96,7 +96,7 @@ impl Output {
         text: impl FnOnce(&T) -> String,
     ) -> io::Result<()> {
         match self.format {
-            Format::Text => self.write(&text(&content)),
+            Format::Text => self.write(&text(&harmless_content(content)?)),
             format => {
                 let begin = if format == Format::Yaml && self.has_written { "---\n" } else { "" };
                 self.has_written = true;
@@ -107,46 +107,14 @@ impl Output {
         }
     }
 
-    /// Writes a text. What comes from outside may have bytes in it that a terminal obeys: they are escaped.
+    /// Writes a text of this program, with its styles. What comes from outside is [`harmless`] already.
     ///
     /// # Errors
     /// The reader's.
     pub fn write(&mut self, text: &str) -> io::Result<()> {
-        self.stream.write_all(harmless(text).as_bytes())?;
+        self.stream.write_all(text.as_bytes())?;
         self.stream.flush()
     }
-}
-
-/// Returns a text whose control characters are escaped, but for ends of lines and the styles of this module.
-#[must_use]
-pub fn harmless(text: &str) -> Cow<'_, str> {
-    let is_harmful = |character: char| {
-        // Those of Unicode that turn the direction of what follows hide it, too.
-        let is_turning = matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-        (character.is_control() && character != '\n') || is_turning
-    };
-    if !text.contains(is_harmful) {
-        return Cow::Borrowed(text);
-    }
-    let styles = [BAD, NOTABLE, GOOD, HEADING].map(|style| style.to_string());
-    let styles: Vec<String> = styles.into_iter().chain([BAD.render_reset().to_string()]).collect();
-    let mut harmless = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(character) = rest.chars().next() {
-        let style = styles.iter().find(|style| rest.starts_with(style.as_str()));
-        let (length, is_kept) = match style {
-            Some(style) => (style.len(), true),
-            None => (character.len_utf8(), !is_harmful(character)),
-        };
-        let (begin, behind) = rest.split_at(length);
-        if is_kept {
-            harmless.push_str(begin);
-        } else {
-            harmless.extend(begin.escape_debug());
-        }
-        rest = behind;
-    }
-    Cow::Owned(harmless)
 }
 
 // === impl Format ===
@@ -157,12 +125,15 @@ impl Format {
     /// # Errors
     /// The encoder's.
     pub fn document<T: Serialize>(self, answer: &Answer<T>) -> Result<String, String> {
-        match self {
-            Self::Yaml => serde_saphyr::to_string(answer).map_err(|error| error.to_string()),
-            Self::Json | Self::Text => serde_json::to_string_pretty(answer)
-                .map(|document| document + "\n")
-                .map_err(|error| error.to_string()),
+        if self == Self::Yaml {
+            let yaml = serde_saphyr::to_string(answer).map_err(|error| error.to_string())?;
+            if !yaml.contains(|it: char| is_harmful(it) && it != '\n') {
+                return Ok(yaml);
+            }
+            // JSON is YAML, too, and can escape anything.
         }
+        let json = serde_json::to_string_pretty(answer).map_err(|error| error.to_string())?;
+        Ok(escaped_json(&json) + "\n")
     }
 }
 
@@ -235,7 +206,10 @@ pub fn duration(seconds: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
     use super::*;
+    use crate::console::answers::names::Names;
 
     #[test]
     fn columns_are_below_each_other_whatever_their_colours() {
@@ -247,14 +221,60 @@ mod tests {
         assert_eq!(plain, "NAME     STATE     Z\na        refused   x\nlonger   ok        y\n");
     }
 
+    /// Bytes that were written. Clones share them.
+    #[derive(Debug, Clone, Default)]
+    struct Written(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Written {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Shows names, twice, in this format.
+    fn shown(format: Format, names: &[&str]) -> String {
+        let written = Written::default();
+        let stream = Box::new(written.clone()) as Box<dyn Write>;
+        let stream = AutoStream::new(stream, ColorChoice::AlwaysAnsi);
+        let mut output = Output { format, has_written: false, stream };
+        for _ in 0..2 {
+            let names = names.iter().map(|name| (*name).to_owned()).collect();
+            let text = |names: &Names| format!("{}\n", bad(names.names.join(" ")));
+            output.show(Names { names }, text).unwrap();
+        }
+        let bytes = written.0.lock().unwrap().clone();
+        String::from_utf8(bytes).unwrap()
+    }
+
     #[test]
-    fn control_characters_of_others_are_escaped_and_styles_stay() {
-        let own = table(&["ZONE"], [[bad("a")]]);
-        assert_eq!(harmless(&own), own);
-        let theirs = format!("{}\n", bad("z\u{1b}[2J\u{1b}]0;x\u{7}\u{202e}\r\u{9b}31m"));
-        let escaped = r"z\u{1b}[2J\u{1b}]0;x\u{7}\u{202e}\r\u{9b}31m";
-        assert_eq!(harmless(&theirs), format!("{}\n", bad(escaped)));
-        assert_eq!(harmless("ä\n"), "ä\n");
+    fn an_answer_is_a_document_of_yaml_and_another_one_the_next() {
+        let shown = shown(Format::Yaml, &["shop/cart", "shop/card"]);
+        let (one, other) = shown.split_once("---\n").unwrap();
+        assert_eq!(one, other);
+        assert!(one.contains("\nkind: Names\n") && one.contains("shop/card\n"), "{one}");
+        let read: serde_json::Value = serde_saphyr::from_str(one).unwrap();
+        assert_eq!(read["names"], serde_json::json!(["shop/cart", "shop/card"]));
+    }
+
+    #[test]
+    fn what_comes_from_outside_is_escaped_in_every_format() {
+        // A style of this program, a row, and characters that terminals obey.
+        let hostile = format!("a{BAD}b\nc\t\u{7f}\u{9b}31m\u{202e}");
+        let text = shown(Format::Text, &[&hostile]);
+        let escaped = r"a\u{1b}[1m\u{1b}[31mb\nc\t\u{7f}\u{9b}31m\u{202e}";
+        assert_eq!(text, format!("{}\n", bad(escaped)).repeat(2));
+        for format in [Format::Json, Format::Yaml] {
+            let document = shown(format, &[&hostile]);
+            assert!(!document.contains(|it: char| is_harmful(it) && it != '\n'), "{document:?}");
+            let one = document.split("---\n").next().unwrap();
+            let one = one.get(..one.find("}\n{").map_or(one.len(), |end| end + 2)).unwrap();
+            let read: serde_json::Value = serde_json::from_str(one).unwrap();
+            assert_eq!(read["names"][0], hostile, "it is the same");
+        }
     }
 
     #[test]

@@ -38,7 +38,7 @@ use tower::ServiceExt as _;
 use super::Desk;
 use super::answers::{self, Answer, Content, FailureAnswer};
 use crate::serve::listen::Readers;
-use layout::Place;
+use layout::{Page, Place};
 use markup::Markup;
 use shared::SharedAnswers;
 
@@ -63,12 +63,12 @@ struct Site {
     answers: Router,
     /// Runtime that answers.
     runtime: Handle,
-    /// Answers that live pages share.
+    /// Pages that their viewers share.
     shared: SharedAnswers,
 }
 
 /// An answer as it comes.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 struct Answered {
     status: StatusCode,
     body: Bytes,
@@ -81,8 +81,8 @@ struct Failure {
     message: String,
 }
 
-/// Every page that there is, below `/console/`. Answers are made on the runtime, so that they hold no
-/// other request to the metrics server up.
+/// Every page that there is, below `/console/`. Answers and their pages are made on the runtime, so that they
+/// hold no other request to the metrics server up.
 pub fn router(desk: Arc<Desk>, readers: Readers, runtime: &Handle) -> Router {
     pages(Site::new(answers::router(desk), runtime.clone(), PAUSE), readers)
 }
@@ -104,43 +104,47 @@ fn pages(site: Site, readers: Readers) -> Router {
         .with_state(site)
 }
 
-async fn status_page(State(site): State<Site>) -> Response {
-    match site.ask_shared("/v1/status", &[]).await {
+async fn status_page(State(site): State<Site>) -> Page {
+    site.show("/v1/status", &[], |found| match found {
         Ok(found) => layout::page(Place::Status, "Status", |main| status::write(main, &found)),
         Err(failure) => failure.page(Place::Status),
-    }
+    })
+    .await
 }
 
-async fn services_page(State(site): State<Site>, RawQuery(query): RawQuery) -> Response {
+async fn services_page(State(site): State<Site>, RawQuery(query): RawQuery) -> Page {
     let asked = Parameters::read(query);
+    let shown = asked.clone();
     let mut query = asked.only(&["namespace", "after"]);
     query.push(("limit", SERVICES));
-    match site.ask_shared("/v1/services", &query).await {
+    site.show("/v1/services", &query, move |found| match found {
         Ok(found) => layout::page(Place::Services, "Services", |main| {
-            services::write(main, &found, &asked);
+            services::write(main, &found, &shown);
         }),
         Err(failure) => failure.page(Place::Services),
-    }
+    })
+    .await
 }
 
-async fn service_page(State(site): State<Site>, RawQuery(query): RawQuery) -> Response {
+async fn service_page(State(site): State<Site>, RawQuery(query): RawQuery) -> Page {
     let asked = Parameters::read(query);
-    match site.ask_shared("/v1/service", &asked.only(&["name"])).await {
-        Ok(found) => {
-            layout::page(Place::Service, asked.get("name"), |main| service::write(main, &found))
-        }
+    let title = asked.get("name").to_owned();
+    site.show("/v1/service", &asked.only(&["name"]), move |found| match found {
+        Ok(found) => layout::page(Place::Service, &title, |main| service::write(main, &found)),
         Err(failure) => failure.page(Place::Service),
-    }
+    })
+    .await
 }
 
-async fn trace_page(State(site): State<Site>, RawQuery(query): RawQuery) -> Response {
+async fn trace_page(State(site): State<Site>, RawQuery(query): RawQuery) -> Page {
     let asked = Parameters::read(query);
-    let form = |main: &mut Markup| trace::write_form(main, &asked);
+    let shown = asked.clone();
+    let form = move |main: &mut Markup| trace::write_form(main, &shown);
     if asked.get("destination").is_empty() {
         return layout::page(Place::Trace, "Trace a packet", form);
     }
     let query = asked.only(&["source", "destination", "protocol"]);
-    match site.ask_shared("/v1/trace", &query).await {
+    site.show("/v1/trace", &query, move |found| match found {
         Ok(found) => layout::page(Place::Trace, "Trace a packet", |main| {
             form(main);
             trace::write(main, &found);
@@ -149,7 +153,8 @@ async fn trace_page(State(site): State<Site>, RawQuery(query): RawQuery) -> Resp
             form(main);
             main.labelled("p", &[("class", "bad")], &failure.message);
         }),
-    }
+    })
+    .await
 }
 
 fn asset(media_type: &'static str, text: &'static str) -> Response {
@@ -199,25 +204,35 @@ impl Site {
         Self { answers, runtime, shared: SharedAnswers::new(pause) }
     }
 
-    /// Asks for an answer, as a command does: all viewers of a page get the same one.
-    async fn ask_shared<T: Content>(
+    /// Asks for an answer, as a command does, and makes a page of it: all viewers get the same one. Whatever
+    /// `render` shows beside the answer is in the question.
+    async fn show<T: Content + 'static>(
         &self,
         path: &str,
         asked: &[(&str, &str)],
-    ) -> Result<T, Failure> {
+        render: impl Fn(Result<T, Failure>) -> Page + Clone + Send + Sync + 'static,
+    ) -> Page {
         let question = link(path, asked);
-        self.shared.get(&question, || self.answer(&question)).await?.read()
+        let page = self.shared.get(&question, || self.make(&question, render.clone())).await;
+        page.unwrap_or_else(|failure| render(Err(failure)))
     }
 
-    async fn answer(&self, question: &str) -> Result<Answered, Failure> {
+    /// Makes a page on the runtime, all of it: the metrics server's thread answers probes of the node, too.
+    async fn make<T: Content + 'static>(
+        &self,
+        question: &str,
+        render: impl FnOnce(Result<T, Failure>) -> Page + Send + 'static,
+    ) -> Result<Page, Failure> {
         let request = Request::get(question).body(Body::empty());
-        let request = request.map_err(|error| Failure::of_ours(&error))?;
-        let answering = Answering(self.runtime.spawn(self.answers.clone().oneshot(request)));
-        let Ok(response) = answering.await.map_err(|error| Failure::of_ours(&error))?;
-        let status = response.status();
-        let body = to_bytes(response.into_body(), LONGEST_ANSWER).await;
-        let body = body.map_err(|error| Failure::of_ours(&error))?;
-        Ok(Answered { status, body })
+        let answering = self.answers.clone().oneshot(request.map_err(|it| Failure::of_ours(&it))?);
+        let making = Answering(self.runtime.spawn(async move {
+            let Ok(response) = answering.await;
+            let status = response.status();
+            let body = to_bytes(response.into_body(), LONGEST_ANSWER).await;
+            let body = body.map_err(|error| Failure::of_ours(&error));
+            render(body.and_then(|body| Answered { status, body }.read()))
+        }));
+        making.await.map_err(|error| Failure::of_ours(&error))
     }
 }
 
@@ -276,7 +291,7 @@ impl Failure {
         Self { status: StatusCode::INTERNAL_SERVER_ERROR, message }
     }
 
-    fn page(&self, place: Place) -> Response {
+    fn page(&self, place: Place) -> Page {
         layout::failure(place, self.status, |main| {
             main.labelled("p", &[("class", "bad")], &self.message);
         })

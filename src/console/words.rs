@@ -7,6 +7,8 @@ use plan::op::Op;
 use plan::virtual_server::DesiredFrontend;
 use serde::{Deserialize, Serialize};
 
+use crate::kernel::sysctl::Sysctl;
+
 /// Effect of an operation on its object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -106,6 +108,18 @@ pub fn describe(op: &Op, beside: &Beside<'_>) -> Described {
         Op::Chain(change) => return describe_chain(change, beside),
     };
     Described { effect, object, found, desired }
+}
+
+/// Returns the operations that set sysctls, in words, each with the sysctl that it is about.
+pub(super) fn describe_sysctls(
+    sysctls: &[(Sysctl, Option<String>)],
+) -> impl Iterator<Item = (String, Described)> {
+    sysctls.iter().map(|(sysctl, found)| {
+        let (name, desired) = (sysctl.name(), sysctl.value.clone());
+        let operation = format!("set {name} to {desired}");
+        let (object, found) = (format!("sysctl {name}"), found.clone());
+        (operation, Described { effect: Effect::Change, object, found, desired: Some(desired) })
+    })
 }
 
 /// Returns the virtual server of a frontend as a kernel has it that is as desired.

@@ -1,5 +1,6 @@
 use super::*;
 use crate::actual::Actual;
+use crate::endpoints::Decision;
 use crate::event::Event;
 use crate::fixtures::{addresses, mk_port, mk_service, mk_slice};
 use crate::mode::Mode;
@@ -225,4 +226,81 @@ fn the_effect_names_services_and_what_they_are_left_without() {
     assert!(planner.with_endpoints_of(&drain("10.244.0.1", Some(9))).is_empty());
     let at: Vec<_> = planner.endpoints_at(&name, TWO[0].0.parse().unwrap()).into_iter().collect();
     assert_eq!(at, [(Protocol::Tcp, "10.244.0.1:8080".parse().unwrap())]);
+}
+
+/// Drains by the default: without force.
+fn gentle(address: &str) -> HandDrain {
+    HandDrain { is_forced: false, ..drain(address, None) }
+}
+
+#[test]
+fn one_drain_without_force_does_not_count_on_the_endpoint_of_another() {
+    let name = mk_service().name;
+    let services = std::slice::from_ref(&name);
+    let is_left_without = |planner: &Planner, of: &HandDrain| {
+        let effects = planner.effects_of(of, services);
+        effects.iter().any(|effect| !effect.left_without.is_empty())
+    };
+    let (one, other) = (gentle(TWO[0].0), gentle(TWO[1].0));
+    let mut planner = mk_planner(in_mode(Mode::Ipvs), mk_service(), &TWO);
+    assert!(!is_left_without(&planner, &one) && !is_left_without(&planner, &other));
+    begin(&mut planner, &one);
+    // The first one would serve as the last resort, and nothing would be drained.
+    assert!(is_left_without(&planner, &other));
+    // It can be set to last longer, or be forced.
+    let forced = drain(TWO[0].0, None);
+    assert!(!is_left_without(&planner, &one) && !is_left_without(&planner, &forced));
+    // Both at once.
+    begin(&mut planner, &other);
+    assert!(is_left_without(&planner, &one) && is_left_without(&planner, &other));
+    end(&mut planner, &one);
+    assert!(!is_left_without(&planner, &other));
+}
+
+#[test]
+fn one_drain_without_force_of_both_endpoints_at_once_leaves_clients_without() {
+    let name = mk_service().name;
+    // Two endpoints of a Service at one address.
+    let mut slice = mk_slice(Family::V4, &TWO[..1]);
+    let mut second = slice.ports[0].clone();
+    second.port = NonZeroU16::new(8081).unwrap();
+    slice.ports.push(second);
+    let mut planner = Planner::new(in_mode(Mode::Ipvs));
+    planner.apply(Event::ServiceApplied(Box::new(mk_service())));
+    planner.apply(Event::SliceApplied(Box::new(slice)));
+    planner.plan();
+    let effect = planner.effects_of(&gentle(TWO[0].0), std::slice::from_ref(&name));
+    assert_eq!((effect[0].endpoints.len(), effect[0].left_without.len()), (2, 1));
+}
+
+#[test]
+fn the_last_resort_is_that_of_the_clients_who_may_use_it() {
+    let service = Service {
+        kind: ServiceKind::LoadBalancer,
+        external_policy: TrafficPolicy::Local,
+        health_check_node_port: NonZeroU16::new(31_000),
+        load_balancer: addresses(&["203.0.113.1"]),
+        ..mk_service()
+    };
+    let name = service.name.clone();
+    let nodes = [("10.244.0.1", HERE), ("10.244.0.2", HERE), ("10.244.1.1", "n2")];
+    let mut planner = mk_planner(in_mode(Mode::Ipvs), service, &nodes);
+    begin(&mut planner, &gentle("10.244.0.1"));
+    let mut slice = mk_slice(Family::V4, &nodes);
+    slice.endpoints[1].conditions = Conditions { ready: false, serving: false, terminating: false };
+    planner.apply(Event::SliceApplied(Box::new(slice)));
+    let plan = planner.plan();
+    let ops: Vec<String> = plan.ops.iter().map(ToString::to_string).collect();
+    let again = "change real server of TCP 203.0.113.1:80 to 10.244.0.1:8080 weight 1";
+    assert!(ops.iter().any(|op| op == again), "clients outside have no other: {ops:?}");
+    // The cluster's own have that of the other node.
+    assert!(!ops.iter().any(|op| op.contains("10.96.0.9:80 to 10.244.0.1:8080")), "{ops:?}");
+    assert!(plan.health_checks.is_empty(), "one here counts, as before: {:?}", plan.health_checks);
+    let explained = planner.explain_service(&name).unwrap();
+    let drained = &explained.ports[0].endpoints[0];
+    assert_eq!((drained.cluster, drained.local), (Decision::DrainedByHand, Decision::Used));
+    // Not by force.
+    begin(&mut planner, &drain("10.244.0.1", None));
+    let explained = planner.explain_service(&name).unwrap();
+    assert_eq!(explained.ports[0].endpoints[0].local, Decision::DrainedByHand);
 }

@@ -9,15 +9,16 @@ use ipnet::IpNet;
 use super::Planner;
 use super::chains::unspecified;
 use crate::claimants::Origin;
-use crate::endpoints::{Decision, EndpointsByPort, Topology};
+use crate::endpoints::{Candidate, Decision, EndpointsByPort, Topology};
 use crate::exposure::{selection, source_ranges};
-use crate::hash::HashSet;
+use crate::hash::{HashMap, HashSet};
 use crate::iptables::fragment::RuleClaim;
 use crate::ipvs::fragment::Claim;
 use crate::kernel_objects::{Frontend, RealServer, VirtualServer};
 use crate::local::HealthCheck;
 use crate::model::{
-    Endpoint, EndpointSlice, Family, Service, ServiceKind, ServiceName, ServicePort, TrafficPolicy,
+    Endpoint, EndpointSlice, Family, Protocol, Service, ServiceKind, ServiceName, ServicePort,
+    TrafficPolicy,
 };
 use crate::problem::Problem;
 
@@ -124,6 +125,13 @@ pub struct Summaries {
     pub services: Vec<ServiceSummary>,
     /// True if no Service comes after them.
     pub is_last: bool,
+}
+
+/// Numbers of a Service's ports in its list.
+#[derive(Default)]
+struct PortNumbers {
+    ports: HashMap<(Protocol, u16), usize>,
+    node_ports: HashMap<(Protocol, u16), usize>,
 }
 
 /// Most endpoints of a Service that are explained, each as often as it has ports: a question about one with
@@ -241,17 +249,23 @@ impl Planner {
             }
             let candidates = endpoints.candidates(port);
             let facts = self.store.facts();
-            let usable = facts.hand_drains().others(&service.name, &candidates);
-            let selection = selection(service, &usable, facts, &self.settings);
+            let node = &*self.settings.node_name;
+            let is_here = |it: &Candidate<'_>| it.endpoint.node.as_deref() == Some(node);
+            let usable = facts.hand_drains().undrained(&service.name, &candidates, is_here);
+            let among = |usable| selection(service, usable, facts, &self.settings);
+            let (selection, of_local) = (among(&*usable.cluster), among(&*usable.local));
             let cluster = selection.decisions(TrafficPolicy::Cluster);
-            let local = selection.decisions(TrafficPolicy::Local);
+            let local = of_local.decisions(TrafficPolicy::Local);
             // The usable ones are in the same order.
-            let mut decisions = usable.iter().zip(cluster.into_iter().zip(local)).peekable();
+            let mut cluster = usable.cluster.iter().zip(cluster).peekable();
+            let mut local = usable.local.iter().zip(local).peekable();
             let endpoints = candidates.iter().map(|candidate| {
                 let socket = candidate.socket();
-                let decided = decisions.next_if(|(it, _)| it.socket() == socket);
-                let drained = (Decision::DrainedByHand, Decision::DrainedByHand);
-                let (cluster, local) = decided.map_or(drained, |(_, decisions)| decisions);
+                let of_cluster = cluster.next_if(|(it, _)| it.socket() == socket);
+                let of_local = local.next_if(|(it, _)| it.socket() == socket);
+                let decision =
+                    |it: Option<(_, Decision)>| it.map_or(Decision::DrainedByHand, |(_, it)| it);
+                let (cluster, local) = (decision(of_cluster), decision(of_local));
                 let endpoint = candidate.endpoint.clone();
                 ExplainedEndpoint { socket, endpoint, cluster, local }
             });
@@ -265,12 +279,13 @@ impl Planner {
     }
 
     fn explain_frontends(&self, service: &Service) -> Vec<ExplainedFrontend> {
+        let numbers = PortNumbers::of(service);
         let mut frontends = if self.settings.mode.leads_by_rules() {
             let claims = self.chains_of(&service.name).map(|it| it.claims).unwrap_or_default();
             let explain = |claim: &RuleClaim| ExplainedFrontend {
                 frontend: claim.frontend,
                 origin: claim.origin,
-                port: port_of(service, claim.origin, &claim.frontend),
+                port: numbers.get(claim.origin, &claim.frontend),
                 policy: policy_of(service, claim.origin),
                 short_circuit_of: None,
                 owner: self.chains.owner(&claim.frontend).cloned(),
@@ -280,7 +295,8 @@ impl Planner {
             claims.iter().map(explain).collect()
         } else {
             let claims = self.desired.fragment(&service.name).map_or(&[][..], |it| &it.claims);
-            claims.iter().map(|claim| self.explain_claim(service, claim)).collect::<Vec<_>>()
+            let explain = |claim| self.explain_claim(service, &numbers, claim);
+            claims.iter().map(explain).collect::<Vec<_>>()
         };
         frontends.sort_by_key(|it| {
             let of = it.short_circuit_of.unwrap_or(it.frontend);
@@ -289,7 +305,12 @@ impl Planner {
         frontends
     }
 
-    fn explain_claim(&self, service: &Service, claim: &Claim) -> ExplainedFrontend {
+    fn explain_claim(
+        &self,
+        service: &Service,
+        numbers: &PortNumbers,
+        claim: &Claim,
+    ) -> ExplainedFrontend {
         let policy = match claim.short_circuit_of {
             Some(_) => TrafficPolicy::Cluster,
             None => policy_of(service, claim.origin),
@@ -297,7 +318,7 @@ impl Planner {
         ExplainedFrontend {
             frontend: claim.frontend,
             origin: claim.origin,
-            port: port_of(service, claim.origin, &claim.frontend),
+            port: numbers.get(claim.origin, &claim.frontend),
             policy,
             short_circuit_of: claim.short_circuit_of,
             owner: self.desired.owner(&claim.frontend).cloned(),
@@ -397,15 +418,54 @@ fn external_policy(service: &Service) -> TrafficPolicy {
     if service.is_external_policy_local() { TrafficPolicy::Local } else { TrafficPolicy::Cluster }
 }
 
-/// Returns the number of the port that a frontend is of: the first one, of two that claim it.
-fn port_of(service: &Service, origin: Origin, frontend: &Frontend) -> usize {
-    let number = |port: &ServicePort| match origin {
-        Origin::NodePort => port.node_port,
-        Origin::ClusterAddress | Origin::LoadBalancer | Origin::External => Some(port.port),
-    };
-    let is_its = |port: &ServicePort| {
-        port.protocol == frontend.protocol
-            && number(port).is_some_and(|number| number.get() == frontend.port)
-    };
-    service.ports.iter().position(is_its).unwrap_or_default()
+// === impl PortNumbers ===
+
+impl PortNumbers {
+    fn of(service: &Service) -> Self {
+        let mut numbers = Self::default();
+        for (place, ServicePort { protocol, port, node_port, .. }) in
+            service.ports.iter().enumerate()
+        {
+            // The first one, of two that claim the same.
+            numbers.ports.entry((*protocol, port.get())).or_insert(place);
+            if let Some(node_port) = node_port {
+                numbers.node_ports.entry((*protocol, node_port.get())).or_insert(place);
+            }
+        }
+        numbers
+    }
+
+    /// Returns the number of the port that a frontend is of.
+    fn get(&self, origin: Origin, frontend: &Frontend) -> usize {
+        let ports = match origin {
+            Origin::NodePort => &self.node_ports,
+            Origin::ClusterAddress | Origin::LoadBalancer | Origin::External => &self.ports,
+        };
+        ports.get(&(frontend.protocol, frontend.port)).copied().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::{mk_port, mk_service};
+
+    #[test]
+    fn a_frontend_is_of_the_first_port_that_claims_it() {
+        let ports = [
+            mk_port("dns", Protocol::Udp, 53, Some(30_053)),
+            mk_port("dns-tcp", Protocol::Tcp, 53, Some(30_053)),
+            mk_port("again", Protocol::Tcp, 53, None),
+            mk_port("http", Protocol::Tcp, 80, Some(53)),
+        ];
+        let numbers = PortNumbers::of(&Service { ports: ports.to_vec(), ..mk_service() });
+        let number = |origin, protocol, port| {
+            numbers.get(origin, &Frontend { address: [10, 96, 0, 9].into(), protocol, port })
+        };
+        assert_eq!(number(Origin::ClusterAddress, Protocol::Udp, 53), 0);
+        assert_eq!(number(Origin::External, Protocol::Tcp, 53), 1);
+        assert_eq!(number(Origin::LoadBalancer, Protocol::Tcp, 80), 3);
+        assert_eq!(number(Origin::NodePort, Protocol::Tcp, 53), 3);
+        assert_eq!(number(Origin::NodePort, Protocol::Tcp, 30_053), 1);
+    }
 }

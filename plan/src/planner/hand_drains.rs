@@ -45,11 +45,18 @@ impl Planner {
     /// Returns what a drain by hand would change, or has changed, for each of these Services.
     #[must_use]
     pub fn effects_of(&self, drain: &HandDrain, services: &[ServiceName]) -> Vec<HandDrainEffect> {
+        // Without force, a drained endpoint would be used all the same, and the refusal never come: neither
+        // this drain nor one before it may count on that.
         let mut without = self.store.facts().clone();
-        without.note_hand_drain(drain, false);
+        for former in self.store.facts().hand_drains().iter() {
+            without.note_hand_drain(former, false);
+        }
+        let others = self.store.facts().hand_drains().iter().filter(|it| !it.is_same(drain));
+        for other in others {
+            without.note_hand_drain(&other.forced(), true);
+        }
         let mut with = without.clone();
-        // Without force, the endpoint would be used all the same, and the refusal never come.
-        with.note_hand_drain(&HandDrain { is_forced: true, ..drain.clone() }, true);
+        with.note_hand_drain(&drain.forced(), true);
         let effect = |name: &ServiceName| {
             let (service, slices) = self.store.service(name)?;
             let before = Exposure::new(service, &slices, &without, &self.settings);

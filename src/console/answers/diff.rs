@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use plan::model::ServiceName;
-use plan::op::Op;
 use serde::{Deserialize, Serialize};
 
 use super::{Answer, Content, FailureAnswer, Reason};
@@ -13,7 +12,7 @@ use crate::console::Desk;
 use crate::console::comparison::{
     Compared, Comparison, ComparisonError, Found, MOST_DIFFERENCES, open_reader,
 };
-use crate::console::words::{Described, Effect};
+use crate::console::words::{Described, Effect, describe_sysctls};
 use crate::host::survey::sysctls_not_kept;
 use crate::kernel::ReadError;
 use crate::kernel::sysctl::Sysctl;
@@ -41,6 +40,9 @@ pub struct Diff {
     pub waiting: usize,
     /// Virtual servers that could not be read, each with the reason.
     pub unread: Vec<String>,
+    /// Number of further ones.
+    #[serde(default)]
+    pub more_unread: usize,
     /// Notes on the source of Services, where no running program was asked.
     #[serde(default)]
     pub notes: Vec<String>,
@@ -126,7 +128,7 @@ impl Diff {
     /// Returns the answer for a comparison in a mode.
     #[must_use]
     pub fn new(mode: String, compared: Compared) -> Self {
-        let Compared { differences, n_more: omitted, n_waiting, unread } = compared;
+        let Compared { differences, n_more: omitted, n_waiting, unread, n_more_unread } = compared;
         let whole = !differences.iter().any(Found::is_lack) && unread.is_empty();
         let n_drifted = |found: &&Found| found.difference.standing == Standing::Drift;
         let drifted = differences.iter().filter(n_drifted).count();
@@ -140,6 +142,7 @@ impl Diff {
             omitted,
             waiting: n_waiting,
             unread,
+            more_unread: n_more_unread,
             notes: Vec::new(),
         }
     }
@@ -148,18 +151,12 @@ impl Diff {
     fn add_sysctls(&mut self, sysctls: &[(Sysctl, Option<String>)]) {
         self.whole &= sysctls.is_empty();
         self.drifted += sysctls.len();
-        self.differences.extend(sysctls.iter().map(|(sysctl, found)| DiffLine {
-            kind: DifferenceKind::Different,
-            object: format!("sysctl {}", sysctl.name()),
-            found: found.clone(),
-            desired: Some(sysctl.value.clone()),
-            services: Vec::new(),
-            operation: format!("set {} to {}", sysctl.name(), sysctl.value),
+        let lines = describe_sysctls(sysctls);
+        let line = |(operation, described)| DiffLine {
             state: DifferenceState::Drift,
-            reason: None,
-            attempts: None,
-            seconds: None,
-        }));
+            ..DiffLine::new(operation, described, &[])
+        };
+        self.differences.extend(lines.map(line));
     }
 
     /// The answer for a comparison without a running program.
@@ -171,10 +168,19 @@ impl Diff {
         notes: Vec<String>,
     ) -> Self {
         let whole = differences.is_empty() && unread.is_empty();
-        let omitted = differences.len().saturating_sub(MOST_DIFFERENCES);
-        differences.truncate(MOST_DIFFERENCES);
-        let (drifted, pending, waiting) = (0, 0, 0);
-        Self { mode, whole, drifted, pending, differences, omitted, waiting, unread, notes }
+        let omitted = super::cut(&mut differences, MOST_DIFFERENCES);
+        Self {
+            mode,
+            whole,
+            drifted: 0,
+            pending: 0,
+            differences,
+            omitted,
+            waiting: 0,
+            unread,
+            more_unread: 0,
+            notes,
+        }
     }
 }
 
@@ -183,14 +189,14 @@ impl Diff {
 impl DiffLine {
     /// A difference that this operation ends at the start of a program.
     #[must_use]
-    pub fn at_start(op: &Op, described: Described, services: &[ServiceName]) -> Self {
+    pub fn new(operation: String, described: Described, services: &[ServiceName]) -> Self {
         Self {
             kind: DifferenceKind::from(described.effect),
             object: described.object,
             found: described.found,
             desired: described.desired,
             services: services.iter().map(ToString::to_string).collect(),
-            operation: op.to_string(),
+            operation,
             state: DifferenceState::AtStart,
             reason: None,
             attempts: None,
@@ -248,5 +254,46 @@ impl From<ComparisonError> for FailureAnswer {
             ComparisonError::LoopGone(_) | ComparisonError::NotInSync => "",
         };
         Self::new(Reason::Unavailable, format!("{error}{advice}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sysctls() -> Vec<(Sysctl, Option<String>)> {
+        let sysctl = |path, value: u32| Sysctl::new(path, value, true, "Services need it");
+        vec![
+            (sysctl("net/ipv4/vs/conntrack", 1), Some("0".to_owned())),
+            (sysctl("net/ipv4/vs/expire_nodest_conn", 1), None),
+        ]
+    }
+
+    #[test]
+    fn a_sysctl_with_another_value_is_drift() {
+        let mut diff = Diff::new("ipvs".to_owned(), Compared::default());
+        diff.add_sysctls(&[]);
+        assert_eq!((diff.whole, diff.drifted), (true, 0));
+        diff.add_sysctls(&sysctls());
+        assert_eq!((diff.whole, diff.drifted, diff.pending), (false, 2, 0));
+        let [first, second] = &diff.differences[..] else { panic!("{diff:?}") };
+        assert_eq!((first.kind, first.state), (DifferenceKind::Different, DifferenceState::Drift));
+        assert_eq!(first.object, "sysctl net.ipv4.vs.conntrack");
+        assert_eq!((first.found.as_deref(), first.desired.as_deref()), (Some("0"), Some("1")));
+        assert_eq!(first.operation, "set net.ipv4.vs.conntrack to 1");
+        assert_eq!(second.found, None);
+    }
+
+    #[test]
+    fn without_a_program_a_sysctl_is_set_at_its_start() {
+        let sysctls = sysctls();
+        let lines: Vec<DiffLine> = describe_sysctls(&sysctls)
+            .map(|(operation, described)| DiffLine::new(operation, described, &[]))
+            .collect();
+        let whole = Diff::without_program("ipvs".to_owned(), Vec::new(), Vec::new(), Vec::new());
+        assert!(whole.whole);
+        let diff = Diff::without_program("ipvs".to_owned(), lines, Vec::new(), Vec::new());
+        assert_eq!((diff.whole, diff.drifted, diff.differences.len()), (false, 0, 2));
+        assert_eq!(diff.differences[0].state, DifferenceState::AtStart);
     }
 }

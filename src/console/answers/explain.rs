@@ -12,7 +12,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use axum::extract::State;
-use plan::planner::ExplainedService;
+use plan::planner::{ExplainedEndpoint, ExplainedService};
 use plan::trace::Client;
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +27,9 @@ use outcome::follow;
 use question::{Chosen, Question, Target};
 
 pub use outcome::{Outcome, Reached, Rule, Seen, SetEntry};
+
+/// Most endpoints that one client may get which are named, and most that are not used.
+const MOST_ENDPOINTS: usize = 500;
 
 /// Explanation of a Service: its clients' endpoints, and the reasons.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -105,6 +108,12 @@ pub struct FrontendExplanation {
     pub clients: Vec<ClientExplanation>,
     /// Endpoints that no client gets under the traffic policy, with the reason.
     pub unused: Vec<Unused>,
+    /// Number of further ones.
+    #[serde(default)]
+    pub more_unused: usize,
+    /// Number of endpoints that are not looked at, used or not: there are too many.
+    #[serde(default)]
+    pub more_endpoints: usize,
 }
 
 /// A client, and what becomes of its connections.
@@ -320,7 +329,9 @@ impl Target {
         let port = explained.port_of(&frontend);
         let policy = frontend.policy;
         let endpoints = port.map(|it| it.endpoints.as_slice()).unwrap_or_default();
-        let unused = endpoints.iter().filter(|it| !it.decision(policy).is_used());
+        let is_unused = |it: &&ExplainedEndpoint| !it.decision(policy).is_used();
+        let n_unused = endpoints.iter().filter(is_unused).count();
+        let unused = endpoints.iter().filter(is_unused).take(MOST_ENDPOINTS);
         let owner = frontend.owner.filter(|owner| *owner != explained.service.name);
         FrontendExplanation {
             protocol: frontend.frontend.protocol.to_string(),
@@ -346,6 +357,8 @@ impl Target {
                     reason: it.decision(policy).into(),
                 })
                 .collect(),
+            more_unused: n_unused.saturating_sub(MOST_ENDPOINTS),
+            more_endpoints: port.map_or(0, |it| it.more_endpoints),
         }
     }
 }

@@ -14,6 +14,12 @@ const LONGEST_WAIT: f64 = 10.0;
 /// Failed readings of the kernel in ten minutes that are no cause for worry (`KubeIpvsKernelReadsFailing`).
 const FEW_FAILED: usize = 3;
 
+/// Seconds for which a first list is believed without a watch, which takes three to be believed.
+const LONGEST_UNWATCHED: f64 = 10.0;
+
+/// Reason of lists up to the first one that succeeds (`ListReason::Start`).
+const START: &str = "start";
+
 /// Returns the things for which a node is not whole, each a sentence. `failed_readings`: those of the last ten
 /// minutes.
 pub(super) fn of(status: &Status, failed_readings: usize) -> Vec<String> {
@@ -60,9 +66,11 @@ pub(super) fn of(status: &Status, failed_readings: usize) -> Vec<String> {
 }
 
 /// True while changes of a kind arrive, or when all objects have just been listed for the first time: a watch
-/// is believed after some seconds.
+/// is believed after some seconds. One that is refused leads to another list.
 fn is_followed(kind: &KindStatus) -> bool {
-    kind.is_following || (kind.since.is_none() && kind.last_heard.is_some())
+    let is_first_list = kind.since.is_none() && kind.lists.keys().all(|reason| reason == START);
+    let is_recent = kind.lag_seconds.is_some_and(|seconds| seconds <= LONGEST_UNWATCHED);
+    kind.is_following || (is_first_list && is_recent)
 }
 
 #[cfg(test)]
@@ -89,6 +97,23 @@ mod tests {
             (kind.is_following, kind.since) = (false, None);
         });
         assert_eq!(of(&listed, 0), [""; 0], "its watch begins");
+    }
+
+    #[test]
+    fn a_list_that_no_watch_follows_is_believed_for_some_seconds() {
+        let after = |lag: Option<f64>, lists: &[(&str, u64)]| {
+            let unwatched = status(|status| {
+                let kind = &mut status.source.kinds[0];
+                (kind.is_following, kind.since, kind.lag_seconds) = (false, None, lag);
+                kind.lists = lists.iter().map(|(reason, n)| ((*reason).to_owned(), *n)).collect();
+            });
+            of(&unwatched, 0)
+        };
+        assert_eq!(after(Some(9.0), &[("start", 2)]), [""; 0]);
+        assert!(after(Some(11.0), &[("start", 1)])[0].contains("Service objects"), "it is gone");
+        assert_eq!(after(None, &[("start", 1)]).len(), 1, "nothing was listed");
+        // A refused watch has the objects listed again and again.
+        assert_eq!(after(Some(1.0), &[("start", 1), ("refused", 1)]).len(), 1);
     }
 
     #[test]

@@ -123,6 +123,13 @@ async fn blocking<T: Send + 'static>(
     })
 }
 
+/// Cuts a list to so many. Returns the number of those that are left out.
+fn cut<T>(list: &mut Vec<T>, most: usize) -> usize {
+    let n_more = list.len().saturating_sub(most);
+    list.truncate(most);
+    n_more
+}
+
 /// Longest name of a namespace, a slash, and the longest of an object (RFC 1123's label and subdomain).
 const LONGEST_NAME: usize = 63 + 1 + 253;
 

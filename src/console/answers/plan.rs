@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use plan::model::ServiceName;
-use plan::op::Op;
 use plan::scheduler::SchedulerName;
 use serde::{Deserialize, Serialize};
 
@@ -143,21 +142,21 @@ impl Planned {
 impl From<Rehearsal> for PlannedOperation {
     fn from(rehearsal: Rehearsal) -> Self {
         let Rehearsal { op, described, services } = rehearsal;
-        Self::new(&op, described, &services)
+        Self::new(op.to_string(), described, &services)
     }
 }
 
 impl PlannedOperation {
     /// Returns an operation with its words and the Services that it is for.
     #[must_use]
-    pub fn new(op: &Op, described: Described, services: &[ServiceName]) -> Self {
+    pub fn new(operation: String, described: Described, services: &[ServiceName]) -> Self {
         Self {
             effect: described.effect,
             object: described.object,
             found: described.found,
             desired: described.desired,
             services: services.iter().map(ToString::to_string).collect(),
-            operation: op.to_string(),
+            operation,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! `/v1/services`: Services in a few numbers, some at a time.
 
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -20,6 +21,10 @@ use crate::reconcile::inquiry::CHUNK;
 
 /// Most Services in one answer.
 const MOST: usize = 1_024;
+
+/// Most ports of a Service that are named, and most external addresses: there can be thousands, and an answer
+/// is about many Services.
+const MOST_OF_ONE: usize = 64;
 
 /// Services in a few numbers, in the order of their names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,8 +53,14 @@ pub struct ServiceRow {
     pub cluster_addresses: Vec<IpAddr>,
     /// External and load-balancer addresses.
     pub external_addresses: Vec<IpAddr>,
+    /// Number of further ones.
+    #[serde(default)]
+    pub more_addresses: usize,
     /// Ports.
     pub ports: Vec<PortRow>,
+    /// Number of further ports.
+    #[serde(default)]
+    pub more_ports: usize,
     /// Number of endpoints, ready or not. Of several ports or families, of that with the most.
     pub endpoints: usize,
     /// Number of ready ones.
@@ -230,13 +241,16 @@ pub fn no_such_service(wanted: &str, names: &[String]) -> FailureAnswer {
 
 impl ServiceRow {
     fn of(summary: &ServiceSummary, count: Option<ConnectionCount>) -> Self {
+        let n_more = |all: usize| all.saturating_sub(MOST_OF_ONE);
         Self {
             namespace: summary.name.namespace.to_string(),
             name: summary.name.name.to_string(),
             kind: kind_text(summary.kind).to_owned(),
             cluster_addresses: summary.cluster.clone(),
-            external_addresses: summary.outer.clone(),
-            ports: summary.ports.iter().map(PortRow::of).collect(),
+            external_addresses: summary.outer.iter().take(MOST_OF_ONE).copied().collect(),
+            more_addresses: n_more(summary.outer.len()),
+            ports: summary.ports.iter().take(MOST_OF_ONE).map(PortRow::of).collect(),
+            more_ports: n_more(summary.ports.len()),
             endpoints: summary.endpoints,
             ready: summary.ready,
             used: summary.used,
@@ -268,9 +282,45 @@ impl PortRow {
     }
 }
 
+impl fmt::Display for PortRow {
+    /// As kubectl writes it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.node_port {
+            Some(node_port) => write!(f, "{}:{node_port}/{}", self.port, self.protocol),
+            None => write!(f, "{}/{}", self.port, self.protocol),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_service_of_thousands_of_ports_is_a_short_row_that_says_so() {
+        let port = |number: u16| ServicePort {
+            name: "".into(),
+            protocol: plan::model::Protocol::Tcp,
+            port: number.try_into().unwrap(),
+            node_port: None,
+        };
+        let address = |number: u16| IpAddr::from(u128::from(number).to_be_bytes());
+        let summary = ServiceSummary {
+            name: ServiceName::new("shop", "media"),
+            kind: ServiceKind::LoadBalancer,
+            cluster: vec![address(1)],
+            outer: (1..=70).map(address).collect(),
+            ports: (1..=15_000).map(port).collect(),
+            endpoints: 1,
+            ready: 1,
+            used: 1,
+            problems: 0,
+            frontends: Vec::new(),
+        };
+        let row = ServiceRow::of(&summary, None);
+        assert_eq!((row.ports.len(), row.more_ports), (MOST_OF_ONE, 15_000 - MOST_OF_ONE));
+        assert_eq!((row.external_addresses.len(), row.more_addresses), (MOST_OF_ONE, 6));
+    }
 
     fn names() -> Vec<String> {
         ["default/web", "shop/cart", "shop/card", "team/web"].map(str::to_owned).to_vec()

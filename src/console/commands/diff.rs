@@ -100,6 +100,10 @@ fn text(diff: &Diff, all: bool) -> String {
     for unread in &diff.unread {
         text += &format!("{}: {unread}\n", bad("not compared"));
     }
+    if diff.more_unread > 0 {
+        let servers = counted(diff.more_unread, "more virtual server");
+        text += &format!("{}: {servers}\n", bad("not compared"));
+    }
     if diff.waiting > 0 && !text.is_empty() {
         let (services, verb) =
             (counted(diff.waiting, "Service"), if diff.waiting == 1 { "waits" } else { "wait" });
@@ -188,6 +192,7 @@ mod tests {
             omitted: 0,
             waiting: 2,
             unread: Vec::new(),
+            more_unread: 0,
             notes: Vec::new(),
         };
         assert_eq!(plain(&diff, true), "");
@@ -210,6 +215,7 @@ mod tests {
             omitted: 4,
             waiting: 2,
             unread: vec!["cannot read virtual server TCP 10.96.0.1:443: no".to_owned()],
+            more_unread: 41,
             notes: Vec::new(),
         };
         assert_eq!(
@@ -221,6 +227,7 @@ mod tests {
              and 4 more differences\n\
              pending, written or retried by kube-ipvs: 1 difference; drift: 1 difference\n\
              not compared: cannot read virtual server TCP 10.96.0.1:443: no\n\
+             not compared: 41 more virtual servers\n\
              2 Services wait to be planned; the plan is without them\n"
         );
         let json = serde_json::to_value(&diff.differences[1]).unwrap();

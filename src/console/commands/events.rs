@@ -9,6 +9,7 @@ use clap_complete::engine::ArgValueCompleter;
 use super::service::full_name;
 use super::{Session, completion, has_reader};
 use crate::console::answers::events::{EventLine, Events};
+use crate::console::harmless::harmless;
 use crate::console::outcome::{Failure, Verdict};
 use crate::console::output::{Format, bad, duration, table};
 
@@ -72,6 +73,7 @@ pub(super) fn run(arguments: &Arguments, session: &mut Session) -> Result<Verdic
                 if arguments.follow && seen.journal.is_some() && n_failures < MOST_FAILURES =>
             {
                 if n_failures == 0 {
+                    let reason = harmless(&reason);
                     anstream::eprintln!("waits for kube-ipvs to answer again: {reason}");
                 }
                 n_failures += 1;

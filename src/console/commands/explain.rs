@@ -199,6 +199,16 @@ fn frontend_text(frontend: &FrontendExplanation) -> String {
     }
     let unused = frontend.unused.iter().map(|it| unused_sentence(it, frontend.kind));
     unused.for_each(&mut sentence);
+    if frontend.more_unused > 0 {
+        let endpoints = counted(frontend.more_unused, "more endpoint");
+        sentence(format!("Without the reasons of {endpoints} that no client gets."));
+    }
+    if frontend.more_endpoints > 0 {
+        let endpoints = counted(frontend.more_endpoints, "more endpoint");
+        sentence(notable(format!(
+            "Without {endpoints}: the Service has too many to look at each."
+        )));
+    }
     text
 }
 
@@ -272,7 +282,7 @@ fn who(client: &ClientExplanation) -> String {
 fn outcome_text(outcome: &Outcome) -> String {
     match &outcome.reached {
         Reached::Endpoint => {
-            let endpoints = endpoints_text(&outcome.endpoints);
+            let endpoints = endpoints_text(outcome);
             let seen = match outcome.seen {
                 Some(Seen::Node) => ", which sees an address of this node: it is masqueraded",
                 Some(Seen::Client(_)) | None => ", which sees the client's own address",
@@ -285,7 +295,7 @@ fn outcome_text(outcome: &Outcome) -> String {
         }
         Reached::Unanswered => format!(
             "{}, whose answer goes past this node, and is {}: a pod of another node asks that node.",
-            endpoints_text(&outcome.endpoints),
+            endpoints_text(outcome),
             bad("lost")
         ),
         Reached::Refused(by) => format!("is {} ({by}).", bad("refused at once")),
@@ -295,11 +305,15 @@ fn outcome_text(outcome: &Outcome) -> String {
     }
 }
 
-fn endpoints_text(endpoints: &[SocketAddr]) -> String {
-    let endpoints: Vec<String> = endpoints.iter().map(ToString::to_string).collect();
-    match &endpoints[..] {
+fn endpoints_text(outcome: &Outcome) -> String {
+    let endpoints: Vec<String> = outcome.endpoints.iter().map(ToString::to_string).collect();
+    let text = match &endpoints[..] {
         [one] => format!("gets {}", good(one)),
         several => format!("gets one of {}", good(several.join(", "))),
+    };
+    match outcome.more_endpoints {
+        0 => text,
+        number => format!("{text} and {number} more"),
     }
 }
 

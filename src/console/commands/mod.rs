@@ -27,7 +27,7 @@ use super::answers::events::counted;
 use super::answers::{Answer, FailureAnswer};
 use super::client::Client;
 use super::outcome::{Failure, Verdict};
-use super::output::{Colour, Format, Output, harmless};
+use super::output::{Colour, Format, Output};
 use crate::cli::SwitchArguments;
 
 /// Command line of a command.
@@ -152,8 +152,7 @@ pub fn overview() -> String {
 fn report(failure: &Failure, format: Format) -> ExitCode {
     match format {
         Format::Text => {
-            let text = format!("{}: {failure}", super::output::bad("Error"));
-            anstream::eprintln!("{}", harmless(&text));
+            anstream::eprintln!("{}: {failure}", super::output::bad("Error"));
         }
         format => {
             let answer = Answer::new(FailureAnswer::from(failure));
@@ -207,7 +206,8 @@ impl Session {
     /// # Errors
     /// When it cannot be found.
     pub fn client(&self) -> Result<Client, Failure> {
-        Client::find(self.options.socket.as_deref())
+        let client = Client::find(self.options.socket.as_deref())?;
+        Ok(if self.output.format() == Format::Text { client } else { client.verbatim() })
     }
 }
 

@@ -1,12 +1,10 @@
 //! `kube-ipvs services`: a table of Services.
 
-use std::net::IpAddr;
-
 use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
 
 use super::{Session, completion, written};
-use crate::console::answers::services::{PortRow, ServiceRow, Services};
+use crate::console::answers::services::{ServiceRow, Services};
 use crate::console::outcome::{Failure, Verdict};
 use crate::console::output::{bad, notable, table};
 
@@ -34,7 +32,8 @@ pub struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments, session: &mut Session) -> Result<Verdict, Failure> {
-    let client = session.client()?;
+    // The next part is asked for by the name as it is.
+    let client = session.client()?.verbatim();
     let mut all = Services { services: Vec::new(), next: None, uncounted: None };
     loop {
         let mut query = Vec::new();
@@ -94,9 +93,9 @@ fn row(service: &ServiceRow, all_namespaces: bool) -> Vec<String> {
     let mut row = vec![
         service.name.clone(),
         service.kind.clone(),
-        addresses(&service.cluster_addresses),
-        addresses(&service.external_addresses),
-        ports(&service.ports),
+        listed(&service.cluster_addresses, 0),
+        listed(&service.external_addresses, service.more_addresses),
+        listed(&service.ports, service.more_ports),
         if service.ready < service.endpoints { notable(ready) } else { ready },
         if service.used == 0 { bad(used) } else { used },
         count(service.connections.map(|it| it.active)),
@@ -112,26 +111,19 @@ fn row(service: &ServiceRow, all_namespaces: bool) -> Vec<String> {
     row
 }
 
-fn addresses(addresses: &[IpAddr]) -> String {
-    if addresses.is_empty() {
+/// Returns a list as kubectl writes it: `80:30080/TCP,53/UDP`, and the number of those that it has not.
+fn listed(listed: &[impl ToString], n_more: usize) -> String {
+    if listed.is_empty() {
         return "-".to_owned();
     }
-    addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
-}
-
-/// As kubectl writes it: `80:30080/TCP,53/UDP`.
-fn ports(ports: &[PortRow]) -> String {
-    let port = |it: &PortRow| match it.node_port {
-        Some(node_port) => format!("{}:{node_port}/{}", it.port, it.protocol),
-        None => format!("{}/{}", it.port, it.protocol),
-    };
-    ports.iter().map(port).collect::<Vec<_>>().join(",")
+    let text = listed.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+    if n_more > 0 { format!("{text} and {n_more} more") } else { text }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::console::answers::services::Connections;
+    use crate::console::answers::services::{Connections, PortRow};
 
     fn mk_services() -> Services {
         let web = ServiceRow {
@@ -140,12 +132,14 @@ mod tests {
             kind: "NodePort".to_owned(),
             cluster_addresses: vec!["10.96.0.10".parse().unwrap()],
             external_addresses: Vec::new(),
+            more_addresses: 0,
             ports: vec![PortRow {
                 name: "http".to_owned(),
                 protocol: "TCP".to_owned(),
                 port: 80,
                 node_port: Some(30_080),
             }],
+            more_ports: 0,
             endpoints: 3,
             ready: 2,
             used: 2,
@@ -167,6 +161,14 @@ mod tests {
             "NAMESPACE   NAME   TYPE       CLUSTER-IP   EXTERNAL-IP   PORTS          READY   USED   ACTIVE   INACTIVE   WARNINGS\n\
              default     web    NodePort   10.96.0.10   -             80:30080/TCP   2/3     2      7        1          -\n"
         );
+    }
+
+    #[test]
+    fn ports_that_are_not_named_are_counted() {
+        let mut services = mk_services();
+        services.services[0].more_ports = 14_999;
+        let text = plain(&services, false);
+        assert!(text.contains("   80:30080/TCP and 14999 more   "), "{text}");
     }
 
     #[test]

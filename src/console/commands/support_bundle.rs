@@ -98,7 +98,7 @@ pub(super) fn run(arguments: &Arguments, session: &mut Session) -> Result<Verdic
     let place = path.display().to_string();
     let bytes = bytes.map_err(|error| failed(&place, &error))?;
     let missing = bundle.missing();
-    let missing = missing.map(|(name, why)| MissingFile { name: name.into(), reason: why.into() });
+    let missing = missing.map(|(name, why)| MissingFile::new(name, why));
     let answer = SupportBundle {
         file: place,
         bytes,
@@ -191,10 +191,19 @@ fn text(answer: &SupportBundle) -> String {
     let SupportBundle { file, bytes, files, missing } = answer;
     let mut text = format!("wrote {file}: {files} files, {} KiB\n", bytes.div_ceil(1_024));
     if !missing.is_empty() {
-        let rows = missing.iter().map(|it| [notable(&it.name), it.reason.replace('\n', " ")]);
+        let rows = missing.iter().map(|it| [notable(&it.name), it.reason.clone()]);
         text += &format!("\n{}", table(&["NOT IN IT", "BECAUSE"], rows));
     }
     text
+}
+
+// === impl MissingFile ===
+
+impl MissingFile {
+    /// A file that is missing for this reason, which is a line.
+    fn new(name: &str, reason: &str) -> Self {
+        Self { name: name.to_owned(), reason: reason.replace('\n', " ") }
+    }
 }
 
 impl Content for SupportBundle {
@@ -257,8 +266,7 @@ mod tests {
 
     #[test]
     fn people_read_where_it_is_and_what_is_not_in_it() {
-        let missing =
-            vec![MissingFile { name: "answers".to_owned(), reason: "no\nanswer".to_owned() }];
+        let missing = vec![MissingFile::new("answers", "no\nanswer")];
         let answer = SupportBundle { file: "x.tar.gz".to_owned(), bytes: 2_049, files: 3, missing };
         let plain = anstream::adapter::strip_str(&text(&answer)).to_string();
         assert_eq!(

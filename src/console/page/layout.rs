@@ -1,10 +1,18 @@
 //! The frame of every page.
 
+use axum::body::Bytes;
 use axum::http::StatusCode;
 use axum::response::{Html, IntoResponse, Response};
 
 use super::PAUSE;
 use super::markup::Markup;
+
+/// A page as it is sent. Copies share its text.
+#[derive(Debug, Clone)]
+pub(super) struct Page {
+    pub(super) status: StatusCode,
+    pub(super) html: Bytes,
+}
 
 /// Place of a page among the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,19 +44,23 @@ impl Place {
     }
 }
 
+// === impl Page ===
+
+impl IntoResponse for Page {
+    fn into_response(self) -> Response {
+        (self.status, Html(self.html)).into_response()
+    }
+}
+
 /// Returns a page with this title.
-pub(super) fn page(place: Place, title: &str, content: impl FnOnce(&mut Markup)) -> Response {
-    Html(document(place, title, content)).into_response()
+pub(super) fn page(place: Place, title: &str, content: impl FnOnce(&mut Markup)) -> Page {
+    Page { status: StatusCode::OK, html: document(place, title, content).into() }
 }
 
 /// Returns a page that says why it is not what was asked for.
-pub(super) fn failure(
-    place: Place,
-    status: StatusCode,
-    content: impl FnOnce(&mut Markup),
-) -> Response {
+pub(super) fn failure(place: Place, status: StatusCode, content: impl FnOnce(&mut Markup)) -> Page {
     let reason = status.canonical_reason().unwrap_or("No answer");
-    (status, page(place, reason, content)).into_response()
+    Page { status, ..page(place, reason, content) }
 }
 
 fn document(place: Place, title: &str, content: impl FnOnce(&mut Markup)) -> String {

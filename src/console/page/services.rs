@@ -2,7 +2,7 @@
 
 use super::markup::Markup;
 use super::{Parameters, link};
-use crate::console::answers::services::{PortRow, ServiceRow, Services};
+use crate::console::answers::services::{ServiceRow, Services};
 
 /// Writes the page.
 pub(super) fn write(main: &mut Markup, found: &Services, asked: &Parameters) {
@@ -58,11 +58,11 @@ fn write_row(row: &mut Markup, service: &ServiceRow) {
         cell.labelled("a", &[("href", target.as_str())], &name);
     });
     let addresses = service.cluster_addresses.iter().chain(&service.external_addresses);
-    let addresses: Vec<String> = addresses.map(ToString::to_string).collect();
-    let ports: Vec<String> = service.ports.iter().map(port).collect();
+    let addresses = listed(addresses.map(ToString::to_string), service.more_addresses);
+    let ports = listed(service.ports.iter().map(ToString::to_string), service.more_ports);
     row.labelled("td", &[], &service.kind)
-        .labelled("td", &[("class", "address")], addresses.join(", "))
-        .labelled("td", &[("class", "address")], ports.join(", "));
+        .labelled("td", &[("class", "address")], addresses)
+        .labelled("td", &[("class", "address")], ports);
     let class = if service.used == 0 { "notable" } else { "" };
     let endpoints =
         format!("{} used, {} of {} ready", service.used, service.ready, service.endpoints);
@@ -78,7 +78,8 @@ fn write_row(row: &mut Markup, service: &ServiceRow) {
     row.labelled("td", &[("class", class)], service.warnings);
 }
 
-fn port(port: &PortRow) -> String {
-    let node_port = port.node_port.map_or_else(String::new, |node_port| format!(":{node_port}"));
-    format!("{}{node_port}/{}", port.port, port.protocol)
+/// Returns a list, and the number of those that it has not.
+fn listed(listed: impl Iterator<Item = String>, n_more: usize) -> String {
+    let more = (n_more > 0).then(|| format!("and {n_more} more"));
+    listed.chain(more).collect::<Vec<_>>().join(", ")
 }

@@ -1,10 +1,11 @@
-//! Answers that the viewers of a page share, so that their number costs nothing.
+//! Pages that their viewers share, so that the number of viewers costs nothing.
 //!
 //! A page with live figures is asked for every two seconds in each tab, and an answer about many
-//! Services takes a request to the kernel for each virtual server. So an answer is made once for all
-//! viewers, and the answers for all pages together take one fortieth of the time at most: where many
+//! Services takes a request to the kernel for each virtual server. So a page is made once for all
+//! viewers, and all pages together take one fortieth of the time at most: where many
 //! different pages are open, their figures are older. A reader who asks one question after the other has to wait:
-//! a few are answered beyond that share, and then none before it is made up for.
+//! a few are answered beyond that share, and then none before it is made up for. That the reader goes away
+//! before the answer does not change this.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::{Answered, Failure};
+use super::{Failure, Page};
 
 /// Part of the time in which answers may be made, as its reciprocal.
 const SHARE: u32 = 40;
@@ -29,10 +30,16 @@ const LONGEST_REST: Duration = Duration::from_secs(300);
 /// Answers that are made at once.
 const AT_ONCE: usize = 2;
 
-/// Answers that are kept.
+/// Time that a page counts for at least whose viewer goes away: a reading of the kernel goes on.
+const ABANDONED: Duration = Duration::from_millis(100);
+
+/// Pages that are kept.
 const MOST: usize = 64;
 
-/// The answers that were made last. Copies share them.
+/// Bytes of pages that are kept, but for those of the newest one.
+const MOST_BYTES: usize = 32 << 20;
+
+/// The pages that were made last. Copies share them.
 #[derive(Debug, Clone)]
 pub(super) struct SharedAnswers {
     /// Time for which an answer is shown to others.
@@ -43,11 +50,18 @@ pub(super) struct SharedAnswers {
 
 #[derive(Debug, Default)]
 struct Kept {
-    answers: HashMap<String, (Instant, Answered)>,
+    pages: HashMap<String, (Instant, Page)>,
     /// Turn of each question that is being answered, for others who ask the same.
     asked: HashMap<String, Arc<Semaphore>>,
     /// End of the time in which nothing is answered anew.
     resting_until: Option<Instant>,
+}
+
+/// A page that is being made. Its time is charged when it ends, with or without a page.
+struct Charge<'a> {
+    shared: &'a SharedAnswers,
+    began: Instant,
+    is_made: bool,
 }
 
 /// Turn of a question, which ends with who asks it.
@@ -65,22 +79,22 @@ impl SharedAnswers {
         Self { pause, turns: Arc::new(Semaphore::new(AT_ONCE)), kept: Arc::default() }
     }
 
-    /// Returns the answer to a question: a recent one, or that of `ask`. One question is asked at a
+    /// Returns the page for a question: a recent one, or that of `ask`. One question is asked at a
     /// time, so that two viewers do not ask the same.
     ///
     /// # Errors
     /// Those of `ask`, and when there have been too many questions lately.
-    pub(super) async fn get<F: Future<Output = Result<Answered, Failure>>>(
+    pub(super) async fn get<F: Future<Output = Result<Page, Failure>>>(
         &self,
         question: &str,
         ask: impl FnOnce() -> F,
-    ) -> Result<Answered, Failure> {
+    ) -> Result<Page, Failure> {
         let turn = Turn::take(self, question).await;
         let began = Instant::now();
         let owed = {
             let kept = self.kept();
-            if let Some(answer) = kept.recent(question, began, self.pause) {
-                return Ok(answer.clone());
+            if let Some(page) = kept.recent(question, began, self.pause) {
+                return Ok(page.clone());
             }
             kept.owed(began)
         };
@@ -89,18 +103,36 @@ impl SharedAnswers {
         }
         // Never closed.
         let _turn_of_all = self.turns.acquire().await;
-        let began = Instant::now();
-        let answer = ask().await?;
+        let mut charge = Charge { shared: self, began: Instant::now(), is_made: false };
+        let made = ask().await;
+        charge.is_made = true;
+        let began = charge.began;
+        drop(charge);
+        let page = made?;
         if !self.pause.is_zero() {
-            self.kept().keep(question, answer.clone(), began, Instant::now());
+            self.kept().keep(question, page.clone(), began, Instant::now());
         }
         drop(turn);
-        Ok(answer)
+        Ok(page)
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
         // It is whole at any time.
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Charge ===
+
+impl Drop for Charge<'_> {
+    fn drop(&mut self) {
+        if self.shared.pause.is_zero() {
+            return;
+        }
+        let now = Instant::now();
+        let took = now.saturating_duration_since(self.began);
+        let took = if self.is_made { took } else { took.max(ABANDONED) };
+        self.shared.kept().charge(took, now);
     }
 }
 
@@ -134,11 +166,11 @@ impl Drop for Turn<'_> {
 // === impl Kept ===
 
 impl Kept {
-    fn recent(&self, question: &str, now: Instant, pause: Duration) -> Option<&Answered> {
-        let (at, answer) = self.answers.get(question)?;
+    fn recent(&self, question: &str, now: Instant, pause: Duration) -> Option<&Page> {
+        let (at, page) = self.pages.get(question)?;
         let age = now.saturating_duration_since(*at);
         let is_resting = !self.owed(now).is_zero();
-        (age < pause || (is_resting && age < OLDEST)).then_some(answer)
+        (age < pause || (is_resting && age < OLDEST)).then_some(page)
     }
 
     /// Time for which nothing is to be answered anew.
@@ -146,30 +178,40 @@ impl Kept {
         self.resting_until.map_or(Duration::ZERO, |until| until.saturating_duration_since(now))
     }
 
-    fn keep(&mut self, question: &str, answer: Answered, began: Instant, ended: Instant) {
-        let pause = ended.saturating_duration_since(began).saturating_mul(SHARE);
-        self.resting_until = Some(ended + (self.owed(ended) + pause).min(LONGEST_REST));
-        self.answers.retain(|_, (at, _)| ended.saturating_duration_since(*at) < OLDEST);
-        if self.answers.len() >= MOST
-            && let Some(oldest) = self.answers.iter().min_by_key(|(_, (at, _))| *at)
-        {
-            let oldest = oldest.0.clone();
-            self.answers.remove(&oldest);
+    /// Charges time in which a page was made.
+    fn charge(&mut self, took: Duration, now: Instant) {
+        let pause = took.saturating_mul(SHARE);
+        self.resting_until = Some(now + (self.owed(now) + pause).min(LONGEST_REST));
+    }
+
+    /// Keeps a page for others.
+    fn keep(&mut self, question: &str, page: Page, began: Instant, ended: Instant) {
+        self.pages.retain(|_, (at, _)| ended.saturating_duration_since(*at) < OLDEST);
+        self.pages.remove(question);
+        while self.pages.len() >= MOST || self.n_bytes() + page.html.len() > MOST_BYTES {
+            let oldest = self.pages.iter().min_by_key(|(_, (at, _))| *at);
+            let Some(oldest) = oldest.map(|(question, _)| question.clone()) else { break };
+            self.pages.remove(&oldest);
         }
-        self.answers.insert(question.to_owned(), (began, answer));
+        self.pages.insert(question.to_owned(), (began, page));
+    }
+
+    fn n_bytes(&self) -> usize {
+        self.pages.values().map(|(_, page)| page.html.len()).sum()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Poll;
 
     use axum::http::StatusCode;
 
     use super::*;
 
-    fn answered(text: &str) -> Answered {
-        Answered { status: StatusCode::OK, body: text.to_owned().into() }
+    fn answered(text: &str) -> Page {
+        Page { status: StatusCode::OK, html: text.to_owned().into() }
     }
 
     #[tokio::test]
@@ -182,7 +224,7 @@ mod tests {
         };
         for viewer in 0..20 {
             let answer = shared.get("/v1/services", ask).await.unwrap();
-            assert_eq!(answer.body, "{}", "{viewer}");
+            assert_eq!(answer.html, "{}", "{viewer}");
         }
         assert_eq!(asked.load(Ordering::Relaxed), 1);
         shared.get("/v1/status", ask).await.unwrap();
@@ -194,16 +236,20 @@ mod tests {
         let (pause, took) = (Duration::from_secs(2), Duration::from_millis(100));
         let mut kept = Kept::default();
         let now = Instant::now();
-        kept.keep("one", answered("1"), now, now + took);
+        let make = |kept: &mut Kept, page: &str, began: Instant, ended: Instant| {
+            kept.charge(ended.duration_since(began), ended);
+            kept.keep(page, answered(page), began, ended);
+        };
+        make(&mut kept, "one", now, now + took);
         assert!(kept.recent("other", now + took, pause).is_none(), "it is not known yet");
-        kept.keep("other", answered("2"), now + took, now + took * 2);
+        make(&mut kept, "other", now + took, now + took * 2);
         // 200 ms of work: 8 s without.
         let ended = now + took * 2;
         for (seconds, is_shared) in [(1, true), (3, true), (7, true), (9, false)] {
             let at = ended + Duration::from_secs(seconds);
             assert_eq!(kept.recent("one", at, pause).is_some(), is_shared, "{seconds}");
         }
-        kept.keep("long", answered("3"), ended, ended + OLDEST);
+        make(&mut kept, "long", ended, ended + OLDEST);
         assert!(kept.recent("one", ended + OLDEST, pause).is_none(), "it is too old");
         assert_eq!(kept.owed(ended + OLDEST), LONGEST_REST);
     }
@@ -245,6 +291,38 @@ mod tests {
         assert!(shared.get("/v1/trace", ask).await.is_ok());
     }
 
+    #[tokio::test]
+    async fn who_asks_and_goes_has_to_wait_as_well() {
+        let shared = SharedAnswers::new(Duration::from_secs(2));
+        for number in 0..4 {
+            let question = format!("/v1/service?name=shop/{number}");
+            let mut asking = Box::pin(shared.get(&question, std::future::pending));
+            // It is begun, and given up.
+            let begun =
+                std::future::poll_fn(|cx| Poll::Ready(asking.as_mut().poll(cx).is_pending()));
+            // Each counts for 100 ms, which are 4 s without.
+            assert_eq!(begun.await, number < 3, "{number}");
+        }
+        let refused = shared.get("/v1/status", || async { unreachable!() }).await.unwrap_err();
+        assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS);
+        let shared = SharedAnswers::new(Duration::from_secs(2));
+        let failed = shared.get("/v1/status", || async { Err(Failure::busy(CREDIT)) }).await;
+        assert!(failed.is_err() && shared.kept().resting_until.is_some(), "failures are charged");
+    }
+
+    #[test]
+    fn so_many_bytes_of_pages_are_kept() {
+        let (mut kept, now) = (Kept::default(), Instant::now());
+        let large = "x".repeat(MOST_BYTES / 2);
+        for number in 0..3 {
+            let at = now + Duration::from_secs(number);
+            kept.keep(&number.to_string(), answered(&large), at, at);
+        }
+        assert_eq!((kept.pages.len(), kept.pages.contains_key("0")), (2, false));
+        kept.keep("3", answered(&large.repeat(3)), now + OLDEST / 2, now + OLDEST / 2);
+        assert_eq!(kept.pages.len(), 1, "the newest");
+    }
+
     #[test]
     fn so_many_answers_are_kept() {
         let mut kept = Kept::default();
@@ -252,9 +330,9 @@ mod tests {
         for number in 0..2 * MOST {
             kept.keep(&number.to_string(), answered(""), now, now);
         }
-        assert_eq!(kept.answers.len(), MOST);
-        assert!(kept.answers.contains_key(&(2 * MOST - 1).to_string()), "the newest");
+        assert_eq!(kept.pages.len(), MOST);
+        assert!(kept.pages.contains_key(&(2 * MOST - 1).to_string()), "the newest");
         kept.keep("later", answered(""), now + OLDEST, now + OLDEST);
-        assert_eq!(kept.answers.len(), 1);
+        assert_eq!(kept.pages.len(), 1);
     }
 }

@@ -171,6 +171,31 @@ async fn read(path: &str) -> (u16, String) {
     (status, String::from_utf8(body.to_vec()).unwrap())
 }
 
+#[test]
+fn pages_are_made_on_the_runtime_and_shared() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let handle = runtime.handle().clone();
+    let (end, ended) = tokio::sync::oneshot::channel::<()>();
+    let console = std::thread::Builder::new().name("console".to_owned());
+    let console = console.spawn(move || runtime.block_on(ended)).unwrap();
+    let site = Site::new(answers(), handle, Duration::from_secs(60));
+    let made = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let served = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    for _ in 0..3 {
+        let made = Arc::clone(&made);
+        let render = move |found: Result<answers::status::Status, Failure>| {
+            let thread = std::thread::current().name().map(str::to_owned);
+            made.lock().unwrap().push((thread, found.is_ok()));
+            layout::page(Place::Status, "Status", |_| {})
+        };
+        let page = served.block_on(site.show("/v1/status", &[], render));
+        assert_eq!(page.status, StatusCode::OK);
+    }
+    assert_eq!(*made.lock().unwrap(), [(Some("console".to_owned()), true)]);
+    drop(end);
+    assert!(console.join().unwrap().is_err(), "it is told to end");
+}
+
 /// Checks that each element that begins ends, in order, and that nothing runs or is styled in place.
 fn assert_well_formed(page: &str) {
     let mut open = Vec::new();

@@ -101,6 +101,12 @@ fn without_a_program_commands_say_where_they_looked() {
     let none = run(&bed, &["status"]);
     assert_eq!(none.code, 3, "{none:?}");
     assert!(none.err.contains("consoleSocket is empty"), "{none:?}");
+    // An order of another mode goes by the console, too.
+    let switch = run(&bed, &["switch", "--to=iptables"]);
+    assert_ne!(switch.code, 0, "{switch:?}");
+    let words = ["consoleSocket is empty", "change the mode in the configuration"];
+    let said = format!("{}{}", switch.out, switch.err);
+    assert!(words.iter().all(|word| said.contains(word)), "{switch:?}");
     proxy.stop().unwrap();
 }
 

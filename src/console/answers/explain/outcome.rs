@@ -3,6 +3,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use plan::hash::HashSet;
 use plan::model::Protocol;
 use plan::planner::Planner;
 use plan::trace::{Client, Fate, Origin, Source, Step, Way};
@@ -16,6 +17,9 @@ pub struct Outcome {
     pub reached: Reached,
     /// Endpoints that can be chosen.
     pub endpoints: Vec<SocketAddr>,
+    /// Number of further ones.
+    #[serde(default)]
+    pub more_endpoints: usize,
     /// Source that the endpoint sees.
     pub seen: Option<Seen>,
     /// Address and port of the virtual server, if the client was led to another one than it asked for.
@@ -123,6 +127,7 @@ pub(super) fn follow(
 
 /// Returns outcomes with the knowledge that these endpoints' answers come back by this node.
 pub(super) fn corrected(outcomes: Vec<Outcome>, answered: &[SocketAddr]) -> Vec<Outcome> {
+    let answered: HashSet<SocketAddr> = answered.iter().copied().collect();
     let mut corrected = Vec::new();
     for outcome in outcomes {
         if outcome.reached != Reached::Unanswered {
@@ -162,6 +167,7 @@ fn outcome(way: &Way, destination: SocketAddr) -> (Outcome, Option<SocketAddr>) 
     let outcome = Outcome {
         reached,
         endpoints: Vec::new(),
+        more_endpoints: 0,
         seen,
         short_circuit: balanced.filter(|at| *at != destination),
         rules: way.steps.iter().filter_map(rule).collect(),

@@ -5,14 +5,15 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use plan::claimants::Origin as Claimant;
+use plan::hash::HashMap;
 use plan::mode::Mode;
-use plan::model::{Family, ServicePort};
+use plan::model::{Family, Protocol, ServiceName, ServicePort};
 use plan::planner::{ExplainedFrontend, ExplainedService, Planner};
 use plan::trace::{Client, Origin};
 
 use super::outcome::Followed;
-use super::{Asked, ClientExplanation, ClientPlace};
-use crate::console::answers::{FailureAnswer, Reason};
+use super::{Asked, ClientExplanation, ClientPlace, MOST_ENDPOINTS};
+use crate::console::answers::{FailureAnswer, Reason, cut};
 use crate::source::pods::FoundPod;
 
 /// Most frontends that are explained at once.
@@ -171,10 +172,18 @@ impl Chosen {
             is_of_port && is_asked && has_family
         };
         let mut targets: Vec<Target> = Vec::new();
+        let mut node_ports = HashMap::default();
         for frontend in explained.frontends.iter().filter(is_asked_for) {
-            match targets.iter_mut().find(|it| it.is_same_node_port(frontend)) {
+            let node_port = node_port(frontend);
+            let same = node_port.and_then(|it| node_ports.get(&it).copied());
+            match same.and_then(|place: usize| targets.get_mut(place)) {
                 Some(same) => same.add_address(planner, frontend),
-                None => targets.extend(Target::new(planner, &explained, frontend)),
+                None => {
+                    if let Some(target) = Target::new(planner, &explained, frontend) {
+                        node_ports.extend(node_port.map(|it| (it, targets.len())));
+                        targets.push(target);
+                    }
+                }
             }
         }
         if targets.is_empty() && !families.is_empty() {
@@ -204,7 +213,9 @@ fn no_such_port(explained: &ExplainedService, question: &Question) -> FailureAns
         "" => format!("{}/{}", it.port, it.protocol),
         name => format!("{name} ({}/{})", it.port, it.protocol),
     };
-    let ports: Vec<String> = explained.service.ports.iter().map(port).collect();
+    let mut ports: Vec<String> = explained.service.ports.iter().map(port).collect();
+    let n_more = cut(&mut ports, MOST_FRONTENDS);
+    ports.extend((n_more > 0).then(|| format!("and {n_more} more")));
     let message = format!(
         "Service {} has no port {}; it has {}",
         explained.service.name,
@@ -212,6 +223,15 @@ fn no_such_port(explained: &ExplainedService, question: &Question) -> FailureAns
         ports.join(", ")
     );
     FailureAnswer::new(Reason::NotFound, message)
+}
+
+/// Returns the node port of a frontend, and who has it, whatever address of the node the frontend is at.
+fn node_port(
+    frontend: &ExplainedFrontend,
+) -> Option<(Family, Protocol, u16, Option<&ServiceName>)> {
+    let id = &frontend.frontend;
+    let node_port = (id.family(), id.protocol, id.port, frontend.owner.as_ref());
+    (frontend.origin == Claimant::NodePort).then_some(node_port)
 }
 
 // === impl Target ===
@@ -244,16 +264,6 @@ impl Target {
 
     pub(super) fn destination(&self) -> SocketAddr {
         SocketAddr::new(self.address, self.frontend.frontend.port)
-    }
-
-    /// True if a frontend is the same node port at another address of the node.
-    fn is_same_node_port(&self, other: &ExplainedFrontend) -> bool {
-        let (one, other_id) = (&self.frontend.frontend, &other.frontend);
-        self.frontend.origin == Claimant::NodePort
-            && other.origin == Claimant::NodePort
-            && one.family() == other_id.family()
-            && (one.protocol, one.port) == (other_id.protocol, other_id.port)
-            && self.frontend.owner == other.owner
     }
 
     /// Adds an address of a node port. The one by which the cluster knows the node stands for all.
@@ -356,11 +366,14 @@ impl Asker {
             ClientPlace::Node => "no address of this node is known",
             ClientPlace::Outside => "the source ranges have every example of an outside address",
         };
-        let (outcomes, unknown) = match self.outcomes {
+        let (mut outcomes, unknown) = match self.outcomes {
             Some(Ok(outcomes)) => (outcomes, None),
             Some(Err(reason)) => (Vec::new(), Some(reason)),
             None => (Vec::new(), Some(none_known.to_owned())),
         };
+        for outcome in &mut outcomes {
+            outcome.more_endpoints = cut(&mut outcome.endpoints, MOST_ENDPOINTS);
+        }
         ClientExplanation {
             client: self.place,
             address,

@@ -229,3 +229,63 @@ fn an_explanation_is_the_same_after_it_was_sent() {
     let json = serde_json::to_string(&answer).unwrap();
     assert_eq!(serde_json::from_str::<Answer<Explanation>>(&json).unwrap(), answer);
 }
+
+#[test]
+fn what_comes_back_by_this_node_is_told_from_what_is_lost() {
+    let at = |number: u16| SocketAddr::from(([10, 244, 2, 1], number));
+    let outcome = |reached, endpoints: &[SocketAddr]| Outcome {
+        reached,
+        endpoints: endpoints.to_vec(),
+        more_endpoints: 0,
+        seen: None,
+        short_circuit: None,
+        rules: Vec::new(),
+    };
+    let before = vec![
+        outcome(Reached::Endpoint, &[at(1)]),
+        outcome(Reached::Unanswered, &[at(2), at(3), at(4)]),
+    ];
+    let expected = vec![
+        outcome(Reached::Endpoint, &[at(1)]),
+        outcome(Reached::Endpoint, &[at(3)]),
+        outcome(Reached::Unanswered, &[at(2), at(4)]),
+    ];
+    assert_eq!(outcome::corrected(before.clone(), &[at(3), at(1)]), expected);
+    assert_eq!(outcome::corrected(before.clone(), &[]), before);
+}
+
+/// `shop/web` with so many endpoints that are ready and so many that are not.
+fn explained_with_many(n_ready: usize, n_starting: usize) -> Explanation {
+    let (before, _) = MANIFESTS.rsplit_once("- {addresses: [10.244.1.11]").unwrap();
+    let mut yaml = before.replace("POLICY", "Cluster").replace("RANGES", "");
+    for number in 0..n_ready + n_starting {
+        let is_ready = number < n_ready;
+        yaml += &format!(
+            "- {{addresses: [10.{}.{}.{}], nodeName: n2, conditions: {{ready: {is_ready}, serving: {is_ready}}}}}\n",
+            100 + number / 62_500,
+            number / 250 % 250,
+            number % 250,
+        );
+    }
+    let settings = Settings {
+        local_detection: LocalDetection::ClusterCidr(vec!["10.0.0.0/8".parse().unwrap()]),
+        ..Settings::new("n1")
+    };
+    let mut planner = Planner::new(settings);
+    let change = FileChange::Read(yaml.into_bytes());
+    let scan = Folder::new("/", &Options::new("n1")).apply([("web.yaml".into(), change)]);
+    planner.apply(Event::LocalAddresses(vec!["192.168.0.1".parse().unwrap()]));
+    scan.events.into_iter().for_each(|event| planner.apply(event));
+    planner.plan();
+    explained(&planner, Some("outside"))
+}
+
+#[test]
+fn of_many_endpoints_some_are_named_and_the_others_are_counted() {
+    let explanation = explained_with_many(700, 800);
+    let frontend = &explanation.frontends[0];
+    assert_eq!((frontend.unused.len(), frontend.more_unused), (500, 300));
+    assert_eq!(frontend.more_endpoints, 0);
+    let outcome = &frontend.clients[0].outcomes[0];
+    assert_eq!((outcome.endpoints.len(), outcome.more_endpoints), (500, 200));
+}

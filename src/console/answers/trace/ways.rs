@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
+use plan::hash::HashSet;
 use plan::trace::{Fate, Source, Step, Trace as Planned, Way};
 
 use super::{Choice, End, TracedStep, TracedWay};
@@ -60,6 +61,7 @@ pub(super) fn unanswered(trace: &Planned) -> Vec<SocketAddr> {
 
 /// Corrects the plan by the routes: this node is between the client and these endpoints.
 pub(super) fn set_answered(trace: &mut Planned, answered: &[SocketAddr]) {
+    let answered: HashSet<SocketAddr> = answered.iter().copied().collect();
     for way in &mut trace.ways {
         if let Fate::Unanswered { endpoint, client } = way.fate
             && answered.contains(&endpoint)

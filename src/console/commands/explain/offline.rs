@@ -10,7 +10,9 @@ use plan::planner::Planner;
 use crate::cli;
 use crate::config::Configuration;
 use crate::console::answers::explain::{Asked, Explanation, explain_with};
+use crate::console::harmless::harmless;
 use crate::console::outcome::Failure;
+use crate::console::output::notable;
 use crate::console::pods::find_in_folder;
 use crate::source::Options;
 use crate::source::manifests::{FileChange, FileName, Folder};
@@ -78,7 +80,8 @@ fn read(folder: &Path, options: &Options) -> Result<Vec<Event>, Failure> {
     changes.sort_by(|(one, _), (other, _)| one.cmp(other));
     let scan = Folder::new(folder, options).apply(changes);
     for warning in &scan.warnings {
-        anstream::eprintln!("{}: {warning}", crate::console::output::notable("Warning"));
+        let warning = warning.to_string();
+        anstream::eprintln!("{}: {}", notable("Warning"), harmless(&warning));
     }
     Ok(scan.events)
 }

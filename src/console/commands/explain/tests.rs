@@ -188,3 +188,19 @@ fn an_option_with_two_values_does_not_hide_the_service() {
         assert!(matches!(asked(words), Err(Failure::Asked(_))), "{words:?}");
     }
 }
+
+#[test]
+fn endpoints_that_are_left_out_are_counted_in_words() {
+    let mut explanation = offline(&["web:80", "--from", "10.244.1.7"]).unwrap();
+    let frontend = &mut explanation.frontends[0];
+    frontend.clients[0].outcomes[0].more_endpoints = 998;
+    (frontend.more_unused, frontend.more_endpoints) = (1, 5_000);
+    let text = plain(&explanation);
+    for expected in [
+        "10.244.2.11:8080 and 998 more, which sees",
+        "  Without the reasons of 1 more endpoint that no client gets.",
+        "  Without 5000 more endpoints: the Service has too many to look at each.",
+    ] {
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+}
