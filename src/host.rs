@@ -30,7 +30,7 @@ use crate::kernel::nfacct::NfacctClient;
 use crate::kernel::rules::{Backend, Rules};
 use crate::kernel::sysctl;
 use crate::kernel::sysctl::ServiceAddressesArp;
-use examination::{Examined, examine, gather, open_rules, probe};
+use examination::{Examined, PROBE_PAUSE, examine, gather, open_rules, patiently, probe};
 pub(crate) use fallback::FallenBack;
 
 /// A host that is ready.
@@ -130,7 +130,7 @@ fn prepare_ipvs(
         bail!("{}", failed.join("\n"));
     }
     settings.short_circuit_networks =
-        possible_short_circuit_networks(settings.short_circuit_networks, &rules);
+        possible_short_circuit_networks(settings.short_circuit_networks, &rules, limits);
     warn_of_obstacles(&settings, &rules);
     let mut linux = Linux::open(rules, Mode::Ipvs)?;
     let mut kept = sysctl::existing(proc_sys, wanted);
@@ -279,13 +279,14 @@ fn prepare_userspace(
 
 /// Returns the families whose rules can show IPVS copies of packets.
 fn possible_syn_copies(rules: &HashMap<Family, Rules>) -> Vec<Family> {
-    let can_copy = |(family, rules): (&Family, &Rules)| match rules.try_copies() {
-        Ok(()) => Some(*family),
-        Err(why) => {
-            info!("{family}: {why}. {}", lacks_copies());
-            None
-        }
-    };
+    let can_copy =
+        |(family, rules): (&Family, &Rules)| match patiently(PROBE_PAUSE, || rules.try_copies()) {
+            Ok(()) => Some(*family),
+            Err(error) => {
+                info!("{family}: {}. {}", error.words, lacks_copies());
+                None
+            }
+        };
     rules.iter().filter_map(can_copy).collect()
 }
 
@@ -411,23 +412,33 @@ fn leave_out_neighbours(routes: &mut Vec<IpNet>, neighbourhoods: &[IpNet]) {
     });
 }
 
-/// Returns the networks of the families whose iptables has the target of short circuits. The rest
-/// works without them; rules that the host cannot do would break everything.
+/// Returns the networks of the families whose iptables has the target of short circuits; adds the others to the
+/// `limits`, in words. The rest works without them; rules that the host cannot do would break everything.
 fn possible_short_circuit_networks(
     mut networks: ShortCircuitNetworks,
     rules: &HashMap<Family, Rules>,
+    limits: &mut Vec<String>,
 ) -> ShortCircuitNetworks {
     for (family, rules) in rules {
         let Some(network) = networks.of(*family) else { continue };
-        if let Err(error) = rules.try_short_circuits(network) {
-            warn!(
-                "{error}. Without that target (module xt_NETMAP), clients in the cluster get this \
-                 node's endpoints only where a Service has externalTrafficPolicy Local ({family})"
-            );
-            match family {
-                Family::V4 => networks.v4 = None,
-                Family::V6 => networks.v6 = None,
-            }
+        let Err(error) = patiently(PROBE_PAUSE, || rules.try_short_circuits(network)) else {
+            continue;
+        };
+        let remedy = if error.is_momentary {
+            "End what holds the lock of iptables, and restart kube-ipvs"
+        } else {
+            "Load the module xt_NETMAP on the host, and restart kube-ipvs"
+        };
+        let limit = format!(
+            "clients in the cluster get this node's endpoints only, where a Service has externalTrafficPolicy \
+             Local ({family}): {}. {remedy}",
+            error.words
+        );
+        warn!("{limit}");
+        limits.push(limit);
+        match family {
+            Family::V4 => networks.v4 = None,
+            Family::V6 => networks.v6 = None,
         }
     }
     networks

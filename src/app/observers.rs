@@ -85,6 +85,10 @@ impl Observer for Observers {
         self.each(|observer| observer.in_sync());
     }
 
+    fn served(&mut self) {
+        self.each(|observer| observer.served());
+    }
+
     fn rules_counted(&mut self, count: &RuleCount) {
         self.each(|observer| observer.rules_counted(count));
     }
@@ -192,7 +196,7 @@ impl Observer for EventObserver {
                 reason: "KernelRefuses",
                 action: "ProgramNode",
                 note: format!(
-                    "for {} s this node has lacked what all Services need: {}: {}",
+                    "for {} s this node has lacked what Services need: {}: {}",
                     since.elapsed().as_secs(),
                     pending.op,
                     pending.refusal

@@ -5,7 +5,7 @@
 
 mod kube_ipvs;
 
-pub use kube_ipvs::{RoutableNetworks, used, validate_own};
+pub use kube_ipvs::{RoutableNetworks, routed, used, validate_own};
 
 use std::fmt;
 

@@ -30,7 +30,7 @@ const PROBE_PORT: u16 = 20_000;
 /// Number of attempts at a family's iptables while another program is in the way, and the time from one to
 /// the next.
 const PROBES: u32 = 3;
-const PROBE_PAUSE: Duration = Duration::from_secs(5);
+pub(super) const PROBE_PAUSE: Duration = Duration::from_secs(5);
 
 /// An attempt that takes longer is not made again at the same start.
 const LONGEST_PROBE: Duration = Duration::from_secs(30);
@@ -108,7 +108,7 @@ pub(super) fn examine(configuration: &Configuration) -> anyhow::Result<Examined>
 
 /// Tries a family's iptables, and again if another program is in the way: the node would go without the
 /// family until its next start.
-fn patiently(
+pub(super) fn patiently(
     pause: Duration,
     mut attempt: impl FnMut() -> Result<(), ProbeError>,
 ) -> Result<(), ProbeError> {

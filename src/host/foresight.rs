@@ -32,8 +32,11 @@ pub(crate) fn settings(configuration: &Configuration) -> Settings {
     settings.random_fully = rules.values().all(Rules::random_fully);
     match settings.mode {
         Mode::Ipvs => {
-            settings.short_circuit_networks =
-                possible_short_circuit_networks(settings.short_circuit_networks, &rules);
+            settings.short_circuit_networks = possible_short_circuit_networks(
+                settings.short_circuit_networks,
+                &rules,
+                &mut Vec::new(),
+            );
             settings.unbalanced = modules::unbalanced_protocols(Path::new(modules::SYMBOLS));
             if configuration.service_routes.chosen.is_none() {
                 // A start keeps what there is. It asks the API server where there is nothing.

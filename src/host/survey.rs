@@ -32,7 +32,7 @@ pub(crate) fn survey(configuration: &Configuration) -> Surveyed {
     let networks = configuration.settings.short_circuit_networks;
     let lack = |(family, rules): (&Family, &Result<Rules, String>)| {
         let error = rules.as_ref().ok()?.try_short_circuits(networks.of(*family)?).err()?;
-        Some(format!("{family} has none: {error}"))
+        Some(format!("{family} has none: {}", error.words))
     };
     let without_short_circuits = rules.iter().filter_map(lack).collect();
     Surveyed { facts, rules, without_short_circuits }

@@ -452,7 +452,7 @@ impl FakeState {
             return Err(refusal);
         }
         if let Some(set) = op.set().filter(|set| self.foreign_sets.contains(set)) {
-            return Err(Refusal::new(RefusalClass::Conflict, format!("{set} is of another type")));
+            return Err(Refusal::new(RefusalClass::Foreign, format!("{set} is of another type")));
         }
         if let Op::WriteRuleSet(family) = op {
             self.rules.write(*family);

@@ -235,7 +235,7 @@ impl Linux {
         });
         for (index, refusal) in &mut unasked {
             if ops.get(*index).and_then(foreign).is_some() {
-                refusal.class = RefusalClass::Conflict;
+                refusal.class = RefusalClass::Foreign;
             }
         }
         let results = match ipset.send(&batch) {

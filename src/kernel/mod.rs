@@ -315,6 +315,8 @@ pub enum RefusalClass {
     NotInstalled,
     /// The kernel lacks the scheduler that a virtual server is to have.
     NoScheduler,
+    /// Another program made what has the name, as something else, and may keep it for ever.
+    Foreign,
     /// Anything else.
     Other,
 }
@@ -350,6 +352,7 @@ impl RefusalClass {
             Self::NotSupported => " (the kernel lacks the feature, or its module)",
             Self::NotInstalled => " (no rule of this family can be written)",
             Self::NoScheduler => " (the kernel lacks the scheduler; the default is used)",
+            Self::Foreign => " (another program made it; kube-ipvs serves what does without it)",
             Self::Other => "",
         }
     }

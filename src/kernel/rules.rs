@@ -27,6 +27,7 @@ use plan::mode::Mode;
 use plan::model::Family;
 use plan::rule_set::{Comparison, Jump, RuleSet, SHORT_CIRCUIT_CHAIN, Table};
 
+use crate::kernel::probe::ProbeError;
 pub use crate::program::ProgramsRun;
 use by_chain::Purpose;
 pub use by_chain::READ_BY_CHAIN;
@@ -72,8 +73,8 @@ pub enum Variant {
 pub struct Rules {
     family: Family,
     programs: Programs,
-    /// Result of [`Rules::try_short_circuits`].
-    short_circuits: OnceLock<Result<(), String>>,
+    /// Result of [`Rules::try_short_circuits`], once it tells something about the host.
+    short_circuits: OnceLock<Result<(), ProbeError>>,
 }
 
 // === impl Variant ===
@@ -165,16 +166,21 @@ impl Rules {
     /// such rules, they can.
     ///
     /// # Errors
-    /// When they cannot, or that could not be tried, in words.
-    pub fn try_short_circuits(&self, network: IpNet) -> Result<(), String> {
-        let tried = || {
-            let (family, backend) = (self.family, self.programs.backend);
-            if present::has_rules(family, backend, Table::Nat, SHORT_CIRCUIT_CHAIN) {
-                return Ok(());
-            }
-            self.try_netmap(network).map_err(|error| error.to_string())
+    /// When they cannot, or that could not be tried.
+    pub fn try_short_circuits(&self, network: IpNet) -> Result<(), ProbeError> {
+        if let Some(known) = self.short_circuits.get() {
+            return known.clone();
+        }
+        let (family, backend) = (self.family, self.programs.backend);
+        let tried = if present::has_rules(family, backend, Table::Nat, SHORT_CIRCUIT_CHAIN) {
+            Ok(())
+        } else {
+            self.try_netmap(network).map_err(ProbeError::from)
         };
-        self.short_circuits.get_or_init(tried).clone()
+        if !matches!(&tried, Err(error) if error.is_momentary) {
+            return self.short_circuits.get_or_init(|| tried).clone();
+        }
+        tried
     }
 
     fn try_netmap(&self, network: IpNet) -> Result<(), RulesError> {

@@ -46,6 +46,8 @@ pub(super) struct Dispatch {
     next_report: Option<Instant>,
     /// Families whose dispatch was refused, and is retried.
     refused: BTreeSet<Family>,
+    /// True once it was reported that most stands.
+    is_served: bool,
 }
 
 // === impl Dispatch ===
@@ -140,6 +142,18 @@ impl Dispatch {
         warn!("{note}");
         cx.observer.held_up(Some(&note));
         cx.status.send_modify(|status| status.is_held_up = true);
+    }
+
+    /// Reports once, from the first time on that the kernel is in sync, that most of each family stands.
+    pub(super) fn report_served(&mut self, cx: &mut Context, retry_queue: &RetryQueue) {
+        if self.is_served || !cx.status.borrow().in_sync_once {
+            return;
+        }
+        let mut families = cx.planner.settings().families.iter();
+        self.is_served = !families.any(|family| lacks_most(cx, *family, retry_queue));
+        if self.is_served {
+            cx.observer.served();
+        }
     }
 }
 

@@ -260,6 +260,9 @@ impl Reconciler {
             tokio::select! {
                 biased;
                 () = &mut shutdown => return Ok(()),
+                // These end now and then, however much comes in.
+                ended = self.writer.beside_ended() => self.beside_ended(ended?),
+                ended = self.auditor.large_set_ended() => self.auditor.take_large_set(ended?),
                 input = inputs.recv(), if !source_ended => match input {
                     Some(input) => {
                         self.take_all(input, &mut inputs);
@@ -278,8 +281,6 @@ impl Reconciler {
                 },
                 happened = changed(&mut addresses) => self.addresses_changed(happened).await?,
                 inquiry = asked(&mut inquiries) => self.answer(inquiry),
-                ended = self.writer.beside_ended() => self.beside_ended(ended?),
-                ended = self.auditor.large_set_ended() => self.auditor.take_large_set(ended?),
                 () = sleep_until(wake) => {}
             }
             // A write under way need not be waited for: the next process reads its result.
@@ -454,6 +455,7 @@ impl Reconciler {
                 leaving_ipvs.step(cx, writer).await?;
                 auditor.step(cx, writer).await?;
                 writer.remove_flows(cx);
+                dispatch.report_served(cx, writer.retry_queue());
             }
         }
         Ok(())

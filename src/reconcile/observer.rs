@@ -58,6 +58,10 @@ pub trait Observer: fmt::Debug + Send {
     /// were planned, and lead.
     fn in_sync(&mut self) {}
 
+    /// Reports once that no more than half of a family's addresses and virtual servers are refused, after
+    /// [`Self::in_sync`].
+    fn served(&mut self) {}
+
     /// Reports the number of rules of a table in mode iptables, after it has changed.
     fn rules_counted(&mut self, count: &RuleCount) {
         let _ = count;

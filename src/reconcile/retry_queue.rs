@@ -162,6 +162,14 @@ impl RetryQueue {
         self.prerequisites.iter()
     }
 
+    /// Returns those of [`Self::prerequisites`] that may come: not those in whose place another program's
+    /// object is, without which the rest is served.
+    pub fn awaited_prerequisites(&self) -> impl Iterator<Item = &Subject> {
+        let is_foreign =
+            |it: &Subject| self.get(it).is_some_and(|it| it.refusal.class == RefusalClass::Foreign);
+        self.prerequisites().filter(move |subject| !is_foreign(subject))
+    }
+
     /// True if changes of a family's chains are pending that would be refused whatever they are: the
     /// lock is held, a permission or a program is missing.
     #[must_use]
@@ -275,6 +283,7 @@ pub fn withheld(op: &Op, class: RefusalClass) -> Option<Family> {
         | RefusalClass::SetFull
         | RefusalClass::NotSupported
         | RefusalClass::NoScheduler
+        | RefusalClass::Foreign
         | RefusalClass::Other => false,
     };
     is_general.then_some(change.chain().family)
@@ -283,8 +292,13 @@ pub fn withheld(op: &Op, class: RefusalClass) -> Option<Family> {
 /// Returns the time until the next attempt. A conflict is retried without delay, since the first
 /// retry usually repairs it. A full set is a conflict, since a set grows before it is full.
 pub(super) fn delay(class: RefusalClass, attempts: u32) -> Duration {
-    let conflict =
-        matches!(class, RefusalClass::Conflict | RefusalClass::AnswerLost | RefusalClass::SetFull);
+    let conflict = matches!(
+        class,
+        RefusalClass::Conflict
+            | RefusalClass::AnswerLost
+            | RefusalClass::SetFull
+            | RefusalClass::Foreign
+    );
     let doublings = match (conflict, attempts) {
         (true, 1) => return Duration::ZERO,
         (true, n) => n.saturating_sub(2),

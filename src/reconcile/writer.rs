@@ -40,11 +40,11 @@ use plan::rule_set::Table;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
-use super::Status;
 use super::context::Context;
 use super::observer::KernelWrite;
 use super::recent_writes::RecentWrites;
 use super::retry_queue::RetryQueue;
+use super::{READ_RETRY, Status};
 use crate::kernel::worker::WorkerGone;
 use crate::kernel::{ReadError, Refusal, RefusalClass};
 use balancing::Balancing;
@@ -224,12 +224,9 @@ impl Writer {
             ops = self.let_drain(cx, ops, Known::Nothing, Instant::now());
             self.hold_back(&mut ops);
         }
-        let mut slow = self.balancing.take_from(&mut ops);
-        if !slow.is_empty() {
-            // What is left of a pending retry is done by these.
-            let others: HashSet<Subject> = ops.iter().map(Op::subject).collect();
-            slow.retain(|subject| !others.contains(subject));
-            self.resolve(cx, &slow);
+        for subject in self.balancing.take_from(&mut ops, cx.planner.desired()) {
+            // A pending retry is in order, or has failed once more, when its turn there has come.
+            self.retry_queue.postpone(&subject, Instant::now() + READ_RETRY);
         }
         ops.sort_by_key(place);
         let api_server = if cx.leads_by_rules() {
@@ -487,6 +484,6 @@ impl Writer {
 fn note_pending(status: &mut Status, retry_queue: &RetryQueue, n_slow: usize) -> bool {
     let former = *status;
     status.pending = retry_queue.len() + n_slow;
-    status.has_pending_prerequisite = retry_queue.prerequisites().next().is_some();
+    status.has_pending_prerequisite = retry_queue.awaited_prerequisites().next().is_some();
     *status != former
 }

@@ -61,8 +61,8 @@ pub struct Health {
     /// Time at which the event loop last took one, or the first of them was delivered. None: it has
     /// all.
     untaken_since: Option<Instant>,
-    /// True once the kernel was in sync, in any tenure of this process.
-    in_sync: bool,
+    /// True once the kernel was in sync, and refused no more than half, in any tenure of this process.
+    is_served: bool,
     /// True once changes of Services and EndpointSlices arrived.
     followed: bool,
     /// True once both were so, and no prerequisite was refused.
@@ -149,7 +149,7 @@ impl Health {
             backlog: 0,
             untaken: 0,
             untaken_since: None,
-            in_sync: false,
+            is_served: false,
             followed: false,
             ready: false,
         }
@@ -172,9 +172,9 @@ impl Health {
         (self.backlog, self.untaken, self.untaken_since) = (0, 0, None);
     }
 
-    /// The kernel is as it should be, as far as it let us.
-    pub fn in_sync(&mut self) {
-        self.in_sync = true;
+    /// The kernel is as it should be, as far as it let us, which is most of it.
+    pub fn served(&mut self) {
+        self.is_served = true;
         self.note_ready();
     }
 
@@ -186,8 +186,8 @@ impl Health {
 
     fn note_ready(&mut self) {
         let is_refused = |family: &FamilyHealth| family.refused.or(family.withheld).is_some();
-        let is_served = self.in_sync && self.followed && !self.families.values().any(is_refused);
-        self.ready |= is_served;
+        let is_refused = self.families.values().any(is_refused);
+        self.ready |= self.is_served && self.followed && !is_refused;
     }
 
     /// The source has delivered a change, which the event loop will take.
@@ -283,7 +283,11 @@ impl Health {
     #[must_use]
     pub fn readyz(&self, now: Moment) -> HealthReport {
         let lacking = [
-            (self.in_sync, "the kernel has not been in sync yet: Services are not served"),
+            (
+                self.is_served,
+                "the kernel has not been in sync yet, or refuses most addresses or virtual servers: \
+                 Services are not served",
+            ),
             (self.followed, "changes of Services and EndpointSlices have not arrived yet"),
             (self.ready, "the kernel refuses what Services need"),
         ];

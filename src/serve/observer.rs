@@ -231,7 +231,10 @@ impl Observer for ServerObserver {
     fn in_sync(&mut self) {
         self.updates.round(mem::take(&mut self.checks), None);
         self.updates.planned_all();
-        self.health.lock().in_sync();
+    }
+
+    fn served(&mut self) {
+        self.health.lock().served();
     }
 
     fn rules_counted(&mut self, count: &RuleCount) {
@@ -320,9 +323,9 @@ impl Observer for ServerObserver {
 }
 
 /// True if the kernel refuses the interface, or a family's rules, one of its routes or one of its
-/// sets.
+/// sets, and another program's set is not the reason: a restart would not end that.
 fn is_prerequisite_pending(retry_queue: &RetryQueue, family: Family) -> bool {
-    retry_queue.prerequisites().any(|subject| match subject {
+    retry_queue.awaited_prerequisites().any(|subject| match subject {
         Subject::RuleSet(of) => *of == family,
         Subject::Set(set) => set.family == family,
         Subject::Route(network) => Family::of_net(network) == family,

@@ -71,7 +71,8 @@ pub(super) fn run(
 fn write_lack_of_copies(configured: &Configuration, out: &mut impl Write) -> anyhow::Result<()> {
     for family in &configured.settings.families {
         let rules = Rules::open(*family, configured.variant).map_err(|error| error.to_string());
-        if let Err(why) = rules.and_then(|rules| rules.try_copies()) {
+        let tried = rules.and_then(|rules| rules.try_copies().map_err(|error| error.words));
+        if let Err(why) = tried {
             writeln!(out, "{family}: {why}. {}", host::lacks_copies())?;
         }
     }

@@ -361,7 +361,11 @@ fn service_routes_are_networks_that_only_services_use() {
         ("", "['fe80::/64']", "fe80::/10 is the link-local addresses"),
         ("clusterCIDR: 10.244.0.0/16\n", "[10.0.0.0/8]", "10.244.0.0/16 is of clusterCIDR"),
         ("clusterCIDR: 10.0.0.0/8\n", "[10.96.0.0/12]", "10.0.0.0/8 is of clusterCIDR"),
-        ("", "[240.96.0.0/12]", "240.0.0.0/4 is of shortCircuit"),
+        (
+            "",
+            "[240.96.0.0/12]\nshortCircuit: {ipv4: 240.0.0.0/4}",
+            "240.0.0.0/4 is of shortCircuit",
+        ),
         ("nodePortAddresses: [10.97.0.0/16]\n", "[10.96.0.0/12]", "is of nodePortAddresses"),
         ("", "[10.96.0.0/12, 10.100.0.0/16]", "10.96.0.0/12 is in the list already"),
     ] {
@@ -371,4 +375,6 @@ fn service_routes_are_networks_that_only_services_use() {
     // Around it may be the nodes' network: that does not say where in it they are.
     from("nodePortAddresses: [10.0.0.0/8]\n", "serviceRoutes: [10.96.0.0/12]\n");
     from("clusterCIDR: 0.0.0.0/0\n", "serviceRoutes: [10.96.0.0/12]\n");
+    // A default gives way.
+    from("", "serviceRoutes: [240.96.0.0/12]\n");
 }

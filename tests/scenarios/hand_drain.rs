@@ -189,3 +189,27 @@ async fn there_is_a_limit() {
     world.compared().await;
     assert_eq!(reports(&world).len(), MOST_HAND_DRAINS);
 }
+
+/// Ports that a drain without force would leave without an endpoint, as the console asks before it drains.
+async fn left_without(world: &World, pod: &HandDrain) -> usize {
+    let of = pod.clone();
+    let effects = world.inquiries.ask(move |view| {
+        let services: Vec<_> = view.planner.with_endpoints_of(&of).into_iter().collect();
+        view.planner.effects_of(&of, &services)
+    });
+    effects.await.unwrap().iter().map(|effect| effect.left_without.len()).sum()
+}
+
+#[tokio::test(start_paused = true)]
+async fn drains_without_force_in_sequence_leave_a_service_one_endpoint() {
+    let mut world = World::in_sync(&[tcp(1, &[1, 2])]).await;
+    let gentle = |number| HandDrain { is_forced: false, ..pod(number) };
+    assert_eq!(left_without(&world, &gentle(1)).await, 0);
+    drain(&mut world, &gentle(1)).await;
+    world.until("drained", |_, actual| has_weight(actual, 1, 0)).await;
+    assert_eq!(left_without(&world, &gentle(2)).await, 1);
+    assert_eq!(left_without(&world, &gentle(1)).await, 0, "it may last longer");
+    say(&world, Input::Undrain(Box::new(gentle(1)))).await;
+    world.heard(Event::HandDrainEnded(Box::new(gentle(1))));
+    assert_eq!(left_without(&world, &gentle(2)).await, 0);
+}

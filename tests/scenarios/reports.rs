@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use kube_ipvs::kernel::RefusalClass;
+use kube_ipvs::kernel::fake::{FakeAnswer, KernelCall};
 use kube_ipvs::reconcile::observer::{
     HandDrainReport, KernelWrite, Observer, Round, RoundKind, RuleCount,
 };
@@ -17,6 +18,8 @@ use crate::world::{World, slice, tcp};
 /// Keeps what it is reports, in short words.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Reports(Arc<Mutex<Vec<String>>>);
+
+const SERVED: &str = "most is served";
 
 // === impl Reports ===
 
@@ -63,6 +66,10 @@ impl Observer for Reports {
         self.note(note.map_or("held up no more".to_owned(), |note| format!("held up: {note}")));
     }
 
+    fn served(&mut self) {
+        self.note(SERVED);
+    }
+
     fn full_speed(&mut self, on: bool) {
         self.note(if on { "full speed" } else { "full speed is over" });
     }
@@ -94,7 +101,8 @@ async fn a_change_is_reported_from_its_arrival_to_the_kernels_answer() {
     let services = [tcp(1, &[1])];
     let mut world = World::in_sync(&services).await;
     let first = world.reports.take();
-    assert!(first.ends_with(&["end of comparison: 0 pending, 0 triggers".to_owned()]), "{first:?}");
+    let last = ["end of comparison: 0 pending, 0 triggers", SERVED].map(str::to_owned);
+    assert!(first.ends_with(&last), "{first:?}");
     assert!(first.contains(&"waiting".to_owned()), "{first:?}");
     let operations = world.now().operations;
     world.triggered(Family::V4, SystemTime::UNIX_EPOCH).await;
@@ -135,6 +143,27 @@ async fn what_is_refused_is_reported_and_so_is_its_retry() {
             "end of retry: 0 pending, 0 triggers",
         ]
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_refused_most_virtual_servers_does_not_count_as_served() {
+    let mut world = World::new();
+    world.fake.interfere(|call, _| match call {
+        KernelCall::Writing(Op::CreateVirtualServer(..)) => {
+            FakeAnswer::refused(RefusalClass::NotSupported)
+        }
+        _ => FakeAnswer::Honest,
+    });
+    world.feed(&[tcp(1, &[1]), tcp(2, &[2])]).await;
+    world.complete().await;
+    world.until("in sync", |status, _| status.in_sync_once).await;
+    world.until("retried", |status, _| status.failures > 4).await;
+    let served = SERVED.to_owned();
+    assert!(!world.reports.take().contains(&served));
+    world.fake.interfere(|_, _| FakeAnswer::Honest);
+    world.until("in order", |status, _| status.pending == 0).await;
+    world.compared().await;
+    assert!(world.reports.take().contains(&served));
 }
 
 #[tokio::test(start_paused = true)]

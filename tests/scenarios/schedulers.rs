@@ -1,14 +1,16 @@
 //! Virtual servers that get another scheduler, for which the kernel takes its time.
 
+use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use kube_ipvs::kernel::RefusalClass;
 use kube_ipvs::kernel::fake::{FakeAnswer, KernelCall};
+use kube_ipvs::reconcile::inquiry::View;
 use kube_ipvs::reconcile::{Input, Pace};
 use plan::event::Event;
-use plan::model::{EndpointSlice, Overrides, Protocol, Service};
-use plan::op::Op;
+use plan::model::{EndpointSlice, Overrides, Protocol, Service, ServicePort};
+use plan::op::{Op, Subject};
 use plan::scheduler::SchedulerName;
 use plan::settings::Settings;
 
@@ -105,5 +107,76 @@ async fn a_scheduler_that_the_kernel_lacks_is_asked_for_once() {
         })
         .await;
     assert!(n_asked.load(Ordering::Relaxed) <= 2, "{n_asked:?}");
+    world.compared().await;
+}
+
+/// A Service of so many ports.
+fn with_ports(number: u16, n_ports: u16) -> (Service, EndpointSlice) {
+    let (mut service, mut slice) = tcp(number, &[1]);
+    let (port, of_slice) = (service.ports[0].clone(), slice.ports[0].clone());
+    for number in 1..n_ports {
+        let name = format!("p{number}");
+        let number = NonZeroU16::new(port.port.get() + number).unwrap();
+        service.ports.push(ServicePort {
+            name: name.as_str().into(),
+            port: number,
+            ..port.clone()
+        });
+        let mut of_slice = of_slice.clone();
+        of_slice.name = name.as_str().into();
+        slice.ports.push(of_slice);
+    }
+    (service, slice)
+}
+
+/// A tenant's Service with many ports does not put off another's.
+#[tokio::test(start_paused = true)]
+async fn services_take_turns() {
+    let services = [with_ports(1, 90), tcp(2, &[1])];
+    let mut world = World::in_sync(&services).await;
+    world.fake.take_log();
+    for (service, _) in services {
+        let service = with_scheduler(service, "lc");
+        world.send(Event::ServiceApplied(Box::new(service))).await;
+    }
+    world
+        .until("changed", |status, actual| {
+            let scheduler = |number| {
+                let server = actual.virtual_servers.get(&frontend(number, Protocol::Tcp));
+                server.and_then(|it| it.server.as_ref()).map(|it| it.scheduler.clone())
+            };
+            status.pending == 0 && scheduler(2) == Some(named("lc"))
+        })
+        .await;
+    let changed = world.fake.take_log().into_iter().filter_map(|op| match op {
+        Op::ChangeVirtualServer(frontend, _) => Some(frontend),
+        _ => None,
+    });
+    let changed: Vec<_> = changed.collect();
+    assert_eq!(changed.len(), 91);
+    let at = changed.iter().position(|it| *it == frontend(2, Protocol::Tcp)).unwrap();
+    assert!(at < 8, "{at} of the other Service came before");
+}
+
+/// As any other write that is refused, with growing pauses.
+#[tokio::test(start_paused = true)]
+async fn a_change_that_is_refused_is_retried_less_and_less_often() {
+    let services = [tcp(1, &[1])];
+    let mut world = World::in_sync(&services).await;
+    world.fake.interfere(|call, _| match call {
+        KernelCall::Writing(Op::ChangeVirtualServer(..)) => {
+            FakeAnswer::refused(RefusalClass::Exhausted)
+        }
+        _ => FakeAnswer::Honest,
+    });
+    let [(service, _)] = services;
+    world.send(Event::ServiceApplied(Box::new(with_scheduler(service, "lc")))).await;
+    world.until("refused again and again", |status, _| status.failures >= 5).await;
+    let subject = Subject::VirtualServer(frontend(1, Protocol::Tcp));
+    let attempts = move |view: &View<'_>| view.pending.get(&subject).map(|it| it.attempts);
+    let attempts = world.inquiries.ask(attempts).await.unwrap();
+    assert!(attempts >= Some(5), "pauses grow with the attempts: {attempts:?}");
+    world.fake.interfere(|_, _| FakeAnswer::Honest);
+    world.until("in order", |status, _| status.pending == 0).await;
     world.compared().await;
 }

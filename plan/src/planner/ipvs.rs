@@ -155,6 +155,13 @@ impl Planner {
         })
     }
 
+    /// True if a frontend is to be a short circuit, to which clients are led when it is there. Its address does
+    /// not tell: Services may have addresses in the same network.
+    #[must_use]
+    pub fn is_short_circuit(&self, frontend: &Frontend) -> bool {
+        self.desired.owning_claim(frontend).is_some_and(|claim| claim.short_circuit_of.is_some())
+    }
+
     /// Returns the subjects that are to be there before clients are led to a short circuit.
     pub fn needed_at(&self, short_circuit: &Frontend) -> impl Iterator<Item = Subject> {
         let claim = self.desired.owning_claim(short_circuit);

@@ -262,6 +262,12 @@ const fn route_lengths(family: Family) -> RangeInclusive<u8> {
     }
 }
 
+/// The networks that local routes are to lead to, as [`used`] has others.
+pub fn routed(own: &KubeIpvsConfiguration) -> impl Iterator<Item = (IpNet, &'static str)> {
+    let routes = networks(&own.service_routes).into_iter();
+    routes.filter(|net| net.prefix_len() > 0).map(|net| (net, "of serviceRoutes"))
+}
+
 /// The networks that are known to be in use, with what for. One of length 0 names no network.
 pub fn used(document: &KubeProxyConfiguration) -> impl Iterator<Item = (IpNet, &'static str)> {
     let nodes = networks(&document.node_port_addresses);

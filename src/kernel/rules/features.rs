@@ -132,13 +132,13 @@ impl Rules {
     /// Checks that the kernel and iptables can show IPVS copies of packets, in the same way.
     ///
     /// # Errors
-    /// When something is missing: in words, with the names of modules.
-    pub fn try_copies(&self) -> Result<(), String> {
+    /// When something is missing, with the names of modules, or that could not be tried.
+    pub fn try_copies(&self) -> Result<(), ProbeError> {
         let mut features = OF_COPIES.to_vec();
         if self.family == Family::V6 {
             features.extend(OF_COPIES_V6);
         }
-        self.try_each(&features).map_err(|error| error.words)
+        self.try_each(&features)
     }
 
     fn try_each(&self, features: &[Feature]) -> Result<(), ProbeError> {

@@ -7,8 +7,10 @@
 
 use std::collections::VecDeque;
 
-use plan::hash::HashSet;
+use plan::hash::{HashMap, HashSet};
+use plan::ipvs::desired::Desired;
 use plan::kernel_objects::Frontend;
+use plan::model::ServiceName;
 use plan::op::{Op, Subject};
 use plan::virtual_server::DesiredFrontend;
 use tokio::time::Instant;
@@ -20,11 +22,14 @@ use crate::reconcile::context::Context;
 /// Most changes in one request: some 32 ms.
 const AT_ONCE: usize = 2;
 
-/// The virtual servers that are to balance otherwise, in the order in which they came. What one gets
-/// is what is desired when its turn comes.
+/// The virtual servers that are to balance otherwise. Services take turns, so that one that has many waits for
+/// itself. What a virtual server gets is what is desired when its turn comes.
 #[derive(Debug, Default)]
 pub(super) struct Balancing {
-    order: VecDeque<Frontend>,
+    /// Services of which some wait, in the order of their turns.
+    turns: VecDeque<ServiceName>,
+    /// Those that wait, in the order in which they came.
+    of_services: HashMap<ServiceName, VecDeque<Frontend>>,
     waiting: HashSet<Frontend>,
     /// Time of the next request: it lets others have as much time as the last one took.
     next: Option<Instant>,
@@ -35,14 +40,19 @@ pub(super) struct Balancing {
 impl Balancing {
     /// Takes the changes of how virtual servers balance out of these operations. Returns the subjects
     /// that have come with them.
-    pub(super) fn take_from(&mut self, ops: &mut Vec<Op>) -> Vec<Subject> {
+    pub(super) fn take_from(&mut self, ops: &mut Vec<Op>, desired: &Desired) -> Vec<Subject> {
         let taken: Vec<Op> =
             ops.extract_if(.., |op| matches!(op, Op::ChangeVirtualServer(..))).collect();
         for op in &taken {
             if let Op::ChangeVirtualServer(frontend, _) = op
+                && let Some(service) = desired.owner(frontend)
                 && self.waiting.insert(*frontend)
             {
-                self.order.push_back(*frontend);
+                let of_service = self.of_services.entry(service.clone()).or_default();
+                if of_service.is_empty() {
+                    self.turns.push_back(service.clone());
+                }
+                of_service.push_back(*frontend);
             }
         }
         taken.iter().map(Op::subject).collect()
@@ -64,7 +74,14 @@ impl Balancing {
     }
 
     fn pop(&mut self) -> Option<Frontend> {
-        let first = self.order.pop_front()?;
+        let service = self.turns.pop_front()?;
+        let of_service = self.of_services.get_mut(&service)?;
+        let first = of_service.pop_front()?;
+        if of_service.is_empty() {
+            self.of_services.remove(&service);
+        } else {
+            self.turns.push_back(service);
+        }
         self.waiting.remove(&first);
         Some(first)
     }
@@ -95,7 +112,13 @@ impl Writer {
                 ops.push(Op::ChangeVirtualServer(frontend, server.clone()));
             }
         }
-        self.send(cx, ops, Basis::Plan, &mut HashSet::default()).await?;
+        let retried =
+            ops.iter().map(Op::subject).filter(|subject| self.retry_queue.contains(subject));
+        let mut in_order: Vec<Subject> = retried.collect();
+        let mut failed = HashSet::default();
+        self.send(cx, ops, Basis::Plan, &mut failed).await?;
+        in_order.retain(|subject| !failed.contains(subject));
+        self.resolve(cx, &in_order);
         let ended = Instant::now();
         self.balancing.next = Some(ended + (ended - started));
         self.report_pending(cx);

@@ -164,7 +164,7 @@ fn to_close(
     let mut seen = HashSet::default();
     let is_open = |(it, _): &(Frontend, bool)| {
         is_local(it.address)
-            && planner.settings().short_circuit_networks.around(it.address).is_none()
+            && !planner.is_short_circuit(it)
             && !planned.contains(it)
             && !closing_sets(it).any(|set| planner.desired().has_entry(set, &entry(it)))
             && !is_closed(retry_queue, it)
@@ -270,13 +270,11 @@ fn awaited_at(planner: &Planner, retry_queue: &RetryQueue, address: IpAddr) -> O
     if retry_queue.contains(&filtered) {
         return Some(filtered);
     }
-    if planner.settings().short_circuit_networks.around(address).is_some() {
-        // Nothing leads there yet.
-        return None;
-    }
     let mut missing = Vec::new();
     for unserved in retry_queue.unserved_at(address) {
         match unserved {
+            // Nothing leads to a short circuit yet.
+            Subject::VirtualServer(frontend) if planner.is_short_circuit(&frontend) => {}
             Subject::VirtualServer(frontend) => missing.push(frontend),
             Subject::Entry(set, entry) if planner.desired().has_entry(set, &entry) => {
                 return Some(unserved);

@@ -219,7 +219,7 @@ fn a_process_is_ready_once_it_serves_and_follows_and_stays_so() {
     assert!(lacks(&health, start).contains("not been in sync"));
     assert!(health.livez(start).good, "a restart would not help");
     health.prerequisites_refused(Family::V6, true, start);
-    health.in_sync();
+    health.served();
     assert!(lacks(&health, start).contains("EndpointSlices"));
     health.followed();
     assert!(lacks(&health, start).contains("refuses"));

@@ -67,6 +67,7 @@ labels! {
         RefusalClass::NotSupported => "not_supported",
         RefusalClass::NotInstalled => "not_installed",
         RefusalClass::NoScheduler => "no_scheduler",
+        RefusalClass::Foreign => "foreign",
         RefusalClass::Other => "other",
     }
 }

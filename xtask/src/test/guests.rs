@@ -86,9 +86,9 @@ pub(super) const INSIDE: &str = "tests::kernel::";
 const BED: Tests = Tests::Program("bed");
 /// Tests of the bed that have a long form.
 const LONG: [&str; 5] = ["disturbance::", "killed::", "load::", "rollout::", "tenant::"];
-/// Variable of the table of flows by which a virtual machine has every tenth Service, with all of its flows:
-/// emulated, every fifth takes 100 s in each mode.
-const FLOWS_SAMPLE: [&str; 2] = ["KUBE_IPVS_FLOWS_SAMPLE", "10"];
+/// Variable of the table of flows by which a virtual machine has every twentieth Service, with all of its flows:
+/// emulated, every tenth takes 60 s in each mode. User mode has all.
+const FLOWS_SAMPLE: [&str; 2] = ["KUBE_IPVS_FLOWS_SAMPLE", "20"];
 /// Variable of tests that are about both kinds of iptables, by which they are about one.
 const KIND: &str = "KUBE_IPVS_IPTABLES";
 /// Time limit of a guest.

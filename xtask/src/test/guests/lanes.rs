@@ -8,7 +8,7 @@ use super::{Job, SuiteResult};
 use crate::vm::accel::AccelChoice;
 
 /// Thread that runs guests one after the other, beside other lanes. An emulated guest needs a processor of
-/// its own, or the deadlines in its tests pass; one in user mode waits for half of its time.
+/// its own, or the deadlines in its tests pass; one in user mode waits for two thirds of its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Lane {
     EmulatedFirst,
@@ -17,7 +17,8 @@ enum Lane {
 }
 
 /// The lanes of a machine with two processors or more. One with a single processor has the first alone.
-const LANES: [Lane; 3] = [Lane::EmulatedFirst, Lane::UserModeFirst, Lane::UserModeOnly];
+const LANES: [Lane; 4] =
+    [Lane::EmulatedFirst, Lane::UserModeFirst, Lane::UserModeOnly, Lane::UserModeOnly];
 
 /// Runs all of them. Returns their results in the order of the jobs.
 pub(super) fn side_by_side(jobs: &[Job], daemon: &Path) -> Vec<SuiteResult> {
