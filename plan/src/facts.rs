@@ -11,7 +11,6 @@ use crate::hand_drain::{HandDrain, HandDrains};
 use crate::hash::{HashMap, HashSet};
 use crate::model::{Family, Node};
 use crate::pod_networks::PodNetworks;
-use crate::problem::AddressField;
 use crate::scheduler::SchedulerName;
 use crate::settings::{LocalDetection, NodePortAddresses, Settings, overlap};
 
@@ -209,17 +208,15 @@ impl NodeFacts {
     /// The network of pods that an address is inside of, unless this node has the address.
     ///
     /// A network that has a Service's own cluster address as well is not of pods only: some write
-    /// one around all that the cluster has, load balancers included. Others have pods and the cloud's load
-    /// balancers in one network, which says nothing of an address that a controller has given.
+    /// one around all that the cluster has, load balancers included.
     pub(crate) fn pod_network_around(
         &self,
-        field: AddressField,
         address: IpAddr,
         cluster_address: Option<IpAddr>,
         settings: &Settings,
     ) -> Option<IpNet> {
-        let configured: &[IpNet] = match (&settings.local_detection, field) {
-            (LocalDetection::ClusterCidr(networks), AddressField::External) => networks,
+        let configured: &[IpNet] = match &settings.local_detection {
+            LocalDetection::ClusterCidr(networks) => networks,
             _ => &[],
         };
         let others = self.other_pods.around(address);

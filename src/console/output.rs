@@ -107,7 +107,7 @@ impl Output {
         }
     }
 
-    /// Writes a text of this program, with its styles. What comes from outside is [`harmless`] already.
+    /// Writes a text of this program, with its styles. What comes from outside is `harmless` already.
     ///
     /// # Errors
     /// The reader's.

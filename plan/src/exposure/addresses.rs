@@ -58,8 +58,7 @@ impl Addresses {
                 |port: u16| is_outer || service.ports.iter().any(|it| it.port.get() == port);
             let is_api_server =
                 field != AddressField::Cluster && facts.api_server_ports(address).any(takes);
-            let pods =
-                facts.pod_network_around(field, address, cluster, settings).filter(|_| is_outer);
+            let pods = facts.pod_network_around(address, cluster, settings).filter(|_| is_outer);
             let problem = match (node, pods) {
                 _ if !possible => Problem::ImpossibleAddress { field, address },
                 _ if is_api_server => Problem::AddressOfApiServer { field, address },

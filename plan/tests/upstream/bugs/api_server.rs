@@ -125,11 +125,6 @@ fn an_address_inside_a_network_of_pods_is_not_bound() {
     // The address of the node's own bridge is local, and bound nowhere.
     let plan = node.run([Event::LocalAddresses(ips(&["192.0.2.10", "10.244.7.7"]))]);
     assert_eq!(problems(&plan).iter().filter(|it| inside(it)).count(), 1);
-    // A controller of load balancers knows what is free, in a network that pods share.
-    let balanced = Service { external: Vec::new(), load_balancer: ips(&outer), ..web() };
-    let plan = node.run([Event::LocalAddresses(ips(&["192.0.2.10"])), applied(&balanced)]);
-    assert_eq!(bound(&node), [true, false, true]);
-    assert_eq!(problems(&plan).iter().filter(|it| inside(it)).count(), 1);
     // A network around everything says nothing about pods.
     let all = LocalDetection::ClusterCidr(vec!["0.0.0.0/0".parse().unwrap()]);
     let mut node = Node::new(Settings { local_detection: all, ..Settings::new(THIS) });
