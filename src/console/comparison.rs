@@ -44,7 +44,7 @@ pub struct Compared {
     pub n_more: usize,
     /// Number of Services whose changes are not planned yet: the plan is without them.
     pub n_waiting: usize,
-    /// Virtual servers that could not be read, each with the reason: at most [`MOST_UNREAD`].
+    /// Virtual servers that could not be read, each with the reason: the first ones.
     pub unread: Vec<String>,
     /// Number of further ones.
     pub n_more_unread: usize,

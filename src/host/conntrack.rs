@@ -61,10 +61,12 @@ pub(crate) fn set(root: &Root, chosen: &Conntrack) -> ConntrackSetup {
     outcome
 }
 
-/// Returns the sysctls that are to be set.
+/// Returns the sysctls that [`set`] would set.
 pub(super) fn wanted(root: &Root, chosen: &Conntrack) -> Vec<Sysctl> {
     let size = entries(chosen.max_per_core, chosen.min, processors(root)).map(size);
-    let size = size.filter(|size| !is_large_enough(&root.proc_sys, size));
+    let size = size.filter(|size| {
+        !is_large_enough(&root.proc_sys, size) && !is_of_another_namespace(&root.proc_sys)
+    });
     size.into_iter().chain(sysctls(chosen)).collect()
 }
 
@@ -197,16 +199,19 @@ fn too_few_buckets(buckets: u32, error: &io::Error) -> String {
 fn tolerable(proc_sys: &Path, error: &SysctlError) -> Option<String> {
     let wanted = &error.sysctl.value;
     let found = error.found.as_ref()?;
-    let metadata = fs::metadata(proc_sys.join(error.sysctl.path)).ok()?;
-    // It is so in every network namespace but the first (`nf_conntrack_standalone_init_sysctl` in
-    // net/netfilter/nf_conntrack_standalone.c).
-    metadata.permissions().readonly().then(|| {
+    is_of_another_namespace(proc_sys).then(|| {
         format!(
             "{} stays {found}, and {wanted} was asked for: this is not the host's network \
              namespace, and only there it can be set",
             error.sysctl.name()
         )
     })
+}
+
+/// True if the table's size is read-only, as in every network namespace but the first
+/// (`nf_conntrack_standalone_init_sysctl` in net/netfilter/nf_conntrack_standalone.c).
+fn is_of_another_namespace(proc_sys: &Path) -> bool {
+    fs::metadata(proc_sys.join(MAX)).is_ok_and(|metadata| metadata.permissions().readonly())
 }
 
 /// Returns the value that there was, if it was too small.

@@ -352,7 +352,9 @@ impl RefusalClass {
             Self::NotSupported => " (the kernel lacks the feature, or its module)",
             Self::NotInstalled => " (no rule of this family can be written)",
             Self::NoScheduler => " (the kernel lacks the scheduler; the default is used)",
-            Self::Foreign => " (another program made it; kube-ipvs serves what does without it)",
+            Self::Foreign => {
+                " (another program made it; kube-ipvs serves the rest, and retries: remove it or rename it there)"
+            }
             Self::Other => "",
         }
     }

@@ -12,7 +12,7 @@ const NO_BEARER: [&str; 4] = ["token", "tokens", "auth", "authentication"];
 /// Values that are no secrets.
 const NO_SECRETS: [&str; 8] = ["true", "false", "null", "None", "nil", "~", "<nil>", "<none>"];
 
-/// What separates a name from its value, the longer ones first.
+/// Signs between a name and its value, the longer ones first.
 const SEPARATORS: [&str; 10] = [":=", "+=", "=>", "==", "=", ":", "%3D", "%3d", "%3A", "%3a"];
 
 /// Most lines of a value in quotation marks.
@@ -33,7 +33,7 @@ pub(super) struct Scrubber {
     n_named: usize,
 }
 
-/// What the lines so far say of the next one.
+/// Effect of the lines so far on the next one.
 #[derive(Debug)]
 enum Below {
     Nothing,
@@ -54,7 +54,7 @@ struct Line<'a> {
     text: &'a str,
     /// Place up to which it was written.
     at: usize,
-    /// What is open there.
+    /// Brackets and quotation marks that are open there.
     nesting: Nesting,
 }
 

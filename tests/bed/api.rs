@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use bed::{Connection, Protocol, Proxy, Question, Service};
 use serde_json::json;
 
-use crate::cluster::{Cluster, get, mk_web, status};
+use crate::cluster::{Cluster, HEALTH, get, mk_web, status};
 use crate::fixture::{TARGET, assert_shares, ip};
 
 #[test]
@@ -39,7 +39,7 @@ fn every_node_follows_the_api_server_with_kube_proxys_own_arguments() {
     // What is served beside it.
     let node = cluster.namespace(1);
     assert!(get(node, "127.0.0.1:10249", "/proxyMode").unwrap().ends_with("\r\n\r\nipvs"));
-    assert_eq!(status(bed.client(), "192.168.0.11:10256", "/healthz"), "200");
+    assert_eq!(status(bed.client(), HEALTH, "/healthz"), "200");
     assert_eq!(status(bed.client(), "192.168.0.11:10249", "/metrics"), "refused", "local only");
     let metrics = get(node, "127.0.0.1:10249", "/metrics").unwrap();
     assert!(

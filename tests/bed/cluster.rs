@@ -170,6 +170,9 @@ pub(crate) fn get(from: &Namespace, address: &str, path: &str) -> anyhow::Result
     })?
 }
 
+/// Health server of the first node.
+pub(crate) const HEALTH: &str = "192.168.0.11:10256";
+
 pub(crate) fn status(from: &Namespace, address: &str, path: &str) -> String {
     let answer = get(from, address, path).unwrap_or_else(|error| error.to_string());
     answer.split_whitespace().nth(1).unwrap_or_default().to_owned()

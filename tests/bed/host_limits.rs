@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bed::{Protocol, Question, Server};
 
+use crate::cluster::{HEALTH, status};
 use crate::console::run;
 use crate::fixture::{Bed, assert_shares, ip, web};
 
@@ -122,6 +123,7 @@ fn an_address_whose_virtual_server_the_kernel_refuses_is_not_bound_until_it_stan
     let sockets = [ip("0.0.0.0"), ip("::")].map(|any| (Protocol::Tcp, SocketAddr::new(any, 80)));
     let _of_the_node = Server::bind(bed.node(), "node", &sockets).unwrap();
     let proxy = bed.start(&[]);
+    bed.wait_until("it is ready", || status(bed.node(), HEALTH, "/readyz") == "200");
     fill_hook(&bed, "others");
     // Its slices first: the address of a Service without endpoints is bound, and its frontends are refused.
     let yaml = web([bed.pod(1, 1)]).to_yaml();
@@ -140,8 +142,13 @@ fn an_address_whose_virtual_server_the_kernel_refuses_is_not_bound_until_it_stan
     }
     assert!(!is_bound(&bed));
     assert!(!bed.virtual_servers().contains(SERVICE), "{}", bed.virtual_servers());
+    // A program that starts on such a node serves too little of IPv6 for a rollout to go on.
+    proxy.stop().unwrap();
+    let _proxy = bed.start(&[]);
+    assert_eq!(status(bed.node(), HEALTH, "/readyz"), "503");
     bed.tool("nft", &["delete", "table", "ip6", "others"]);
     bed.wait_until("it is served", || is_bound(&bed));
+    bed.wait_until("it is ready", || status(bed.node(), HEALTH, "/readyz") == "200");
     for from in clients {
         assert_shares(&bed.ask(from, Protocol::Tcp, (ip(SERVICE), 80), 2), &[("pod1-1", 2)]);
     }

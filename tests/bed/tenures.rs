@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bed::{Connection, Protocol, Proxy, Question};
 
-use crate::cluster::{Cluster, get, mk_web, status};
+use crate::cluster::{Cluster, HEALTH, get, mk_web, status};
 use crate::fixture::{Bed, TARGET, ip};
 use crate::ports_again::lack_copies;
 
@@ -142,9 +142,9 @@ fn no_check_of_a_load_balancer_fails_during_a_switch() {
     cluster.apply_service(&service);
     let _proxy = cluster.start(1);
     let checks = [
-        (bed.client(), "192.168.0.11:10256", "/healthz"),
-        (bed.client(), "192.168.0.11:10256", "/livez"),
-        (bed.client(), "192.168.0.11:10256", "/readyz"),
+        (bed.client(), HEALTH, "/healthz"),
+        (bed.client(), HEALTH, "/livez"),
+        (bed.client(), HEALTH, "/readyz"),
         (bed.client(), "192.168.0.11:31000", "/"),
         (bed.node(), "127.0.0.1:10249", "/metrics"),
     ];

@@ -179,12 +179,15 @@ fn a_table_that_is_not_this_namespaces_need_not_be_writable() {
         source: rustix::io::Errno::ROFS.into(),
     };
     let (_folder, root) = mk_root(&[(MAX, "65536")]);
+    let is_wanted = |root: &Root| !wanted(root, &mk_table(32_768, 131_072)).is_empty();
     assert_eq!(tolerable(&root.proc_sys, &refused("65536")), None);
+    assert!(is_wanted(&root));
     // As in a network namespace of its own: the sysctl is read-only.
     let path = root.proc_sys.join(MAX);
     fs::set_permissions(&path, fs::Permissions::from_mode(0o444)).unwrap();
     let reason = tolerable(&root.proc_sys, &refused("65536")).unwrap();
     assert!(reason.contains("not the host's network namespace"), "{reason}");
+    assert!(!is_wanted(&root), "nobody is told that a start would set it");
 }
 
 #[test]

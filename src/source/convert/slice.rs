@@ -101,7 +101,7 @@ fn node(endpoint: &object::Endpoint) -> Option<&str> {
     endpoint.node_name.as_deref().filter(|name| name.len() <= LONGEST_NAME)
 }
 
-/// The zone, unless no Node can be in it. Whoever may write a slice may write anything of any length there
+/// The zone, unless no Node can be in it. The API server takes any text of any length there
 /// (`validateEndpoints` in pkg/apis/discovery/validation/validation.go).
 fn zone(endpoint: &object::Endpoint) -> Option<&str> {
     endpoint.zone.as_deref().filter(|zone| (1..=LONGEST_LABEL).contains(&zone.len()))

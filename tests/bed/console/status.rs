@@ -6,7 +6,7 @@ use bed::{Protocol, Proxy, Service, eventually};
 use serde_json::Value;
 
 use super::run;
-use crate::cluster::{Cluster, mk_web};
+use crate::cluster::{Cluster, HEALTH, mk_web, status};
 use crate::fixture::{Bed, PATIENCE, TARGET, ip, web};
 
 fn mk_bed() -> Bed {
@@ -193,6 +193,8 @@ fn a_set_of_another_type_under_our_name_is_among_the_last_errors_and_the_rest_is
     outcome.unwrap();
     bed.wait_until("the rest is served", || bed.bound().contains(&"10.96.0.10/32".to_owned()));
     assert!(bed.virtual_servers().contains("10.96.0.10:80"), "{}", bed.virtual_servers());
+    // A rollout goes on: the set may stay for ever.
+    bed.wait_until("it is ready", || status(bed.node(), HEALTH, "/readyz") == "200");
     let foreign = bed.tool("ipset", &["list", "KUBE-EXTERNAL-IP"]);
     assert!(foreign.contains("Number of entries: 0"), "{foreign}");
     // Rules of kube-ipvs match it too, so the set gives way without these and the other program's only.

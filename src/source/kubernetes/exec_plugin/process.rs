@@ -1,6 +1,6 @@
 //! The process of a credential plugin: its output has a limit, and it leaves no process behind.
 //!
-//! Its process group is killed when it ends, whatever it ended by, when nobody waits for it any more
+//! Its process group is killed when it ends, whatever the cause, when no request waits for it any more
 //! ([`KillOnDrop`]), and when it takes too long or prints too much. The kernel kills the plugin itself when
 //! kube-ipvs ends in any other way. What a plugin has started with `setsid` is left: it is of no group that is
 //! known. Nothing waits for such a process, though it may hold the plugin's output open.
@@ -45,7 +45,7 @@ pub(super) enum NotFinished {
     Hung,
     /// It printed more than [`LONGEST_OUTPUT`] and was killed.
     TooLong,
-    /// Nobody waited for it any more, and it was killed or not even started.
+    /// No request waited for it any more, and it was killed or not even started.
     Unwanted,
 }
 
