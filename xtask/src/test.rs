@@ -10,10 +10,10 @@ pub(crate) mod package;
 use std::fmt;
 use std::io::Write;
 use std::process::ExitCode;
-use std::thread;
+use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::{Args, ValueEnum};
 
 pub(crate) use guests::LEGACY;
@@ -63,6 +63,8 @@ const SLOW: Duration = Duration::from_secs(10);
 /// this one takes 75 s, 4 s of them of processor time.
 const WAITING: [&str; 1] = ["kubernetes"];
 const THREADS_OF_WAITING: &str = "8";
+/// Program of the planner's properties.
+const PROPERTIES: &str = "properties";
 /// The short forms of the benches.
 const BENCHES: [guests::Check; 4] = [
     guests::Check {
@@ -86,6 +88,11 @@ const BENCHES: [guests::Check; 4] = [
         accel: AccelChoice::Counted,
     },
 ];
+/// Words of cargo for tests whose output is passed on.
+const ALL: [&str; 6] = {
+    let [test, workspace, features, all] = build::TEST;
+    [test, workspace, features, all, "--quiet", "--no-fail-fast"]
+};
 /// Options that leave out what needs a guest, a browser or Helm.
 const LEFT_OUT: [&str; 7] =
     ["--", "--skip", guests::INSIDE, "--skip", page::TESTS, "--skip", chart::TESTS];
@@ -164,8 +171,7 @@ pub(crate) fn run(arguments: &TestArguments) -> Result<ExitCode> {
         thread::scope(|scope| {
             // Downloads and probes, which mostly wait, beside what is built.
             scope.spawn(|| guests::prepare(&suites, &kernels));
-            outcomes.push(host(filter));
-            outcomes.push(properties(filter, "2000"));
+            outcomes.extend(host(filter));
             if filter.is_none() {
                 outcomes.push(check("pages in a browser", page::check));
                 outcomes.push(check("chart and kustomization", chart::check));
@@ -195,7 +201,7 @@ pub(crate) fn soak(arguments: &SoakArguments) -> Result<ExitCode> {
     let started = Instant::now();
     let SoakArguments { kernel, accel, legacy, seed, filter } = arguments;
     let mut outcomes = match filter {
-        None => vec![faults(), properties(None, "300000")],
+        None => vec![faults(), properties(None, "300000", &[])],
         Some(_) => Vec::new(),
     };
     outcomes.extend(guests::soak(kernel, *accel, *legacy, *seed, filter.as_deref())?);
@@ -208,98 +214,110 @@ fn lint() -> Vec<SuiteResult> {
     let cargo = |name: &str, arguments: &[&str], environment: &[(&str, &str)]| {
         check(name, || build::cargo(arguments, environment))
     };
-    vec![
-        cargo("formatting", &["fmt", "--all", "--check"], &[]),
-        cargo(
-            "clippy",
-            &["clippy", "--workspace", "--all-targets", "--all-features", "--", "-Dwarnings"],
-            &[],
-        ),
-        cargo(
-            "rustdoc",
-            &["doc", "--workspace", "--no-deps", "--all-features"],
-            &[("RUSTDOCFLAGS", "-Dwarnings")],
-        ),
-        // What is tested is built with whatever features the tests want of its dependencies.
-        cargo("the program by itself", &["check", "--quiet", "--package", "kube-ipvs"], &[]),
-        check("dependencies", dependencies::check),
-        check("packages", package::check),
-        check("image", image::check),
-        check("release", dist::check),
-        check("dashboard", dashboard::check),
-        check("scripts", scripts::check),
-        check("site", site::check),
-    ]
+    thread::scope(|scope| {
+        // The last crates leave a processor to what needs no compiler.
+        let others = scope.spawn(|| {
+            vec![
+                check("image", image::check),
+                check("release", dist::check),
+                check("dashboard", dashboard::check),
+                check("scripts", scripts::check),
+                check("site", site::check),
+            ]
+        });
+        let mut outcomes = vec![
+            cargo("formatting", &["fmt", "--all", "--check"], &[]),
+            cargo(
+                "clippy",
+                &["clippy", "--workspace", "--all-targets", "--all-features", "--", "-Dwarnings"],
+                &[],
+            ),
+            cargo(
+                "rustdoc",
+                &["doc", "--workspace", "--no-deps", "--all-features"],
+                &[("RUSTDOCFLAGS", "-Dwarnings")],
+            ),
+            // What is tested is built with whatever features the tests want of its dependencies.
+            cargo("the program by itself", &["check", "--quiet", "--package", "kube-ipvs"], &[]),
+            check("dependencies", dependencies::check),
+            check("packages", package::check),
+        ];
+        outcomes.extend(joined(others));
+        outcomes
+    })
 }
 
-fn host(filter: Option<&str>) -> SuiteResult {
+/// All that needs no guest, browser or Helm. Built with the features that guests' tests have, or else everything
+/// would be built twice: what needs one is left out by name.
+fn host(filter: Option<&str>) -> Vec<SuiteResult> {
     announce("host tests");
     let started = Instant::now();
     let mut output = Tee::default();
-    let broken =
-        tests_and_documentation(filter, &mut output).err().map(|error| format!("{error:#}"));
-    SuiteResult::new("host", output, broken, started)
+    let programs = match build_tests() {
+        Ok(programs) => programs,
+        Err(error) => return vec![SuiteResult::new("host", output, Some(error), started)],
+    };
+    thread::scope(|scope| {
+        // On one thread, it takes half as long as the others.
+        let properties = scope.spawn(|| properties(filter, "2000", &["--test-threads", "1"]));
+        let result = tests_and_documentation(&programs, filter, &mut output);
+        let host = SuiteResult::new("host", output, result.err(), started);
+        vec![host, joined(properties)]
+    })
 }
 
-/// Built with the features that guests' tests have, or else everything would be built twice: what
-/// needs a guest, or a browser, is left out by name.
-fn tests_and_documentation(filter: Option<&str>, output: &mut Tee) -> Result<()> {
+/// Builds all tests at once, what guests run as well: what one processor cannot share is built beside the rest.
+/// Returns the programs that run here.
+fn build_tests() -> Result<Vec<String>> {
     // Shells that complete the program's commands.
     host_packages::install_missing(&["zsh", "fish"])?;
-    let programs = build::host_programs()?;
-    let (waiting, busy): (Vec<&str>, Vec<&str>) =
-        programs.iter().map(String::as_str).partition(|name| WAITING.contains(name));
-    let all = [&build::TEST[..], &["--quiet", "--no-fail-fast"]].concat();
+    build::cargo(&[&ALL[..], &["--no-run", "--tests"]].concat(), &[])?;
+    build::host_programs()
+}
+
+fn tests_and_documentation(
+    programs: &[String],
+    filter: Option<&str>,
+    output: &mut Tee,
+) -> Result<()> {
+    let programs = programs.iter().map(String::as_str).filter(|name| *name != PROPERTIES);
+    let (waiting, busy): (Vec<&str>, Vec<&str>) = programs.partition(|name| WAITING.contains(name));
     let tests = |targets: &[&str], programs: &[&str], options: &[&str], output: &mut dyn Write| {
         let programs = programs.iter().flat_map(|name| ["--test", name]);
-        let words = all.iter().chain(targets).copied().chain(programs).chain(filter);
+        let words = ALL.iter().chain(targets).copied().chain(programs).chain(filter);
         let words: Vec<&str> = words.chain(LEFT_OUT).chain(options.iter().copied()).collect();
         build::cargo_into(&words, &[], output)
     };
-    // All at once, what guests run as well: what one processor cannot share is built beside the rest.
-    build::cargo(&[&all[..], &["--no-run", "--tests"]].concat(), &[])?;
     let mut of_waiting = Vec::new();
     let options = ["--test-threads", THREADS_OF_WAITING];
     let (busy, waited) = thread::scope(|scope| {
         let waiting = scope.spawn(|| tests(&[], &waiting, &options, &mut of_waiting));
-        let busy = tests(&["--lib", "--bins"], &busy, &[], output);
-        (
-            busy,
-            waiting.join().unwrap_or_else(|_| bail!("what ran the tests that wait has panicked")),
-        )
+        (tests(&["--lib", "--bins"], &busy, &[], output), joined(waiting))
     });
     output.write_all(&of_waiting)?;
-    let documentation: Vec<&str> = all.iter().copied().chain(["--doc"]).chain(filter).collect();
+    let documentation: Vec<&str> = ALL.iter().copied().chain(["--doc"]).chain(filter).collect();
     build::cargo_into(&documentation, &[], output).and(busy).and(waited)
 }
 
 /// The event loop with a fault at every step, all of them, against the kernel in memory.
 fn faults() -> SuiteResult {
-    announce("faults at every step");
-    let started = Instant::now();
     let arguments = [&build::TEST[..], &["--test", "scenarios", "--", "faults::"]].concat();
-    tests("faults", &arguments, &[("KUBE_IPVS_SOAK", "1")], started)
+    tests("faults at every step", &arguments, &[("KUBE_IPVS_SOAK", "1")])
 }
 
-/// The planner's properties again, each with enough inputs to reach most unforeseen cases.
-fn properties(filter: Option<&str>, cases: &str) -> SuiteResult {
-    announce("properties of the planner");
+/// The planner's properties, each with enough inputs to reach most unforeseen cases.
+fn properties(filter: Option<&str>, cases: &str, options: &[&str]) -> SuiteResult {
+    let words = ALL.iter().copied().chain(["--test", PROPERTIES]).chain(filter).chain(["--"]);
+    let arguments: Vec<&str> = words.chain(options.iter().copied()).collect();
+    tests("properties of the planner", &arguments, &[("PROPTEST_CASES", cases)])
+}
+
+/// Tests beside others, whose output it does not interrupt.
+fn tests(name: &str, arguments: &[&str], environment: &[(&str, &str)]) -> SuiteResult {
     let started = Instant::now();
-    let mut arguments = [&build::TEST[..], &["--quiet", "--test", "properties"]].concat();
-    arguments.extend(filter);
-    tests("properties", &arguments, &[("PROPTEST_CASES", cases)], started)
-}
-
-fn tests(
-    name: &str,
-    arguments: &[&str],
-    environment: &[(&str, &str)],
-    started: Instant,
-) -> SuiteResult {
-    let mut output = Tee::default();
-    let broken = build::cargo_into(arguments, environment, &mut output).err();
-    let broken = broken.map(|error| format!("{error:#}"));
-    SuiteResult::new(name, output, broken, started)
+    let mut output = Tee::at_the_end(name);
+    let result = build::cargo_into(arguments, environment, &mut output);
+    SuiteResult::new(name, output, result.err(), started)
 }
 
 // === what they are made of ===
@@ -315,6 +333,11 @@ fn check(name: &str, work: impl FnOnce() -> Result<()>) -> SuiteResult {
         programs: 1,
     };
     SuiteResult { name: name.to_owned(), tally, timed: Vec::new(), broken, took: started.elapsed() }
+}
+
+/// What a thread beside this one returned.
+fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> T {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 fn announce(what: &str) {
@@ -365,9 +388,10 @@ impl Tier {
 // === impl SuiteResult ===
 
 impl SuiteResult {
-    fn new(name: &str, output: Tee, broken: Option<String>, started: Instant) -> Self {
+    fn new(name: &str, output: Tee, broken: Option<anyhow::Error>, started: Instant) -> Self {
         let took = started.elapsed();
         let (tally, timed) = output.finish();
+        let broken = broken.map(|error| format!("{error:#}"));
         Self { name: name.to_owned(), tally, timed, broken, took }
     }
 }

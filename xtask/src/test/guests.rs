@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::slice;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 
 use super::matrix::Cell;
 use super::output::Tee;
@@ -470,8 +470,8 @@ impl TestsJob {
         let program = self.program.to_string_lossy();
         let broken = match guest.run(&program, &self.arguments, &mut output) {
             Ok(Verdict::Exited(0)) => None,
-            Ok(verdict) => Some(verdict.to_string()),
-            Err(error) => Some(format!("{error:#}")),
+            Ok(verdict) => Some(anyhow!("{verdict}")),
+            Err(error) => Some(error),
         };
         SuiteResult::new(&self.name, output, broken, started)
     }
