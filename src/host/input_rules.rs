@@ -8,8 +8,10 @@ use ipnet::IpNet;
 use plan::model::Family;
 use plan::settings::{AcceptServiceTraffic, Settings};
 
-use crate::kernel::nftables::{InputChain, NftablesClient};
+use crate::kernel::nftables::{Closing, InputChain, NftablesClient};
 use crate::kernel::routing_rule::{self, RoutingRule};
+
+const ENDS_CLOSED: &str = "ends with a rule that refuses everything";
 
 /// Something of the host that drops Service traffic, or leads it away, with advice.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,7 +79,7 @@ pub(crate) fn drops_input(saved: &str) -> Option<&'static str> {
     if is_dropped {
         Some("has the policy DROP")
     } else {
-        last.filter(|rule| closes(rule)).map(|_| "ends with a rule that refuses everything")
+        last.filter(|rule| closes(rule)).map(|_| ENDS_CLOSED)
     }
 }
 
@@ -97,13 +99,10 @@ fn of_iptables(family: Family, saved: &str) -> Option<Obstacle> {
 /// A base chain of nftables outside of iptables' tables decides for itself: a packet that another
 /// chain has accepted meets it all the same.
 fn of_nftables(chain: &InputChain) -> Option<Obstacle> {
-    let InputChain { table, name, .. } = chain;
-    let how = if chain.drops {
-        "has the policy drop"
-    } else if table == "firewalld" {
-        "is firewalld's, which refuses what its zones do not name"
-    } else {
-        return None;
+    let InputChain { table, name, closing } = chain;
+    let how = match (*closing)? {
+        Closing::Policy => "has the policy drop",
+        Closing::LastRule => ENDS_CLOSED,
     };
     Some(Obstacle {
         what: format!(
@@ -162,11 +161,12 @@ mod tests {
 
     #[test]
     fn another_table_than_those_of_iptables_decides_for_itself() {
-        let chain =
-            |table: &str, drops| InputChain { table: table.into(), name: "in".into(), drops };
-        assert!(of_nftables(&chain("firewalld", false)).is_some());
-        assert!(of_nftables(&chain("mine", true)).is_some());
-        assert_eq!(of_nftables(&chain("mine", false)), None);
+        let of = |closing| {
+            of_nftables(&InputChain { table: "firewalld".into(), name: "in".into(), closing })
+        };
+        assert!(of(Some(Closing::Policy)).is_some_and(|it| it.what.contains("the policy drop")));
+        assert!(of(Some(Closing::LastRule)).is_some_and(|it| it.what.contains(ENDS_CLOSED)));
+        assert_eq!(of(None), None);
     }
 
     #[test]

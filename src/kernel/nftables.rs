@@ -3,9 +3,13 @@
 //!
 //! Source: include/uapi/linux/netfilter/{nfnetlink,nf_tables}.h.
 
+mod input;
+
 use netlink::{Batch, DecodeError, Error, MessageWriter, Protocol, Socket, attributes};
 use plan::model::Family;
 use rustix::io::Errno;
+
+pub(crate) use input::{Closing, InputChain};
 
 /// `NFNL_SUBSYS_NFTABLES`, in the upper byte of a message type.
 pub(super) const SUBSYSTEM: u16 = 10;
@@ -18,20 +22,22 @@ const GET_TABLE: u16 = SUBSYSTEM << 8 | 1;
 /// `NFT_MSG_DELTABLE`
 const DELETE_TABLE: u16 = SUBSYSTEM << 8 | 2;
 /// `NFT_MSG_GETCHAIN`
-const GET_CHAIN: u16 = SUBSYSTEM << 8 | 4;
-/// `NFTA_CHAIN_…`, `NFTA_HOOK_HOOKNUM`
-const CHAIN_TABLE: u16 = 1;
-const CHAIN_NAME: u16 = 3;
-const CHAIN_HOOK: u16 = 4;
-const CHAIN_POLICY: u16 = 5;
-const HOOK_NUMBER: u16 = 1;
-/// `NF_INET_LOCAL_IN`, `NF_DROP` (include/uapi/linux/netfilter.h)
-const LOCAL_IN: u32 = 1;
-const DROP: u32 = 0;
-/// `NFPROTO_INET`
-const INET: u8 = 1;
-/// Tables of iptables-nft.
-const OF_IPTABLES: [&str; 5] = ["filter", "mangle", "nat", "raw", "security"];
+pub(super) const GET_CHAIN: u16 = SUBSYSTEM << 8 | 4;
+/// `NFT_MSG_GETRULE`
+pub(super) const GET_RULE: u16 = SUBSYSTEM << 8 | 7;
+/// `NFTA_CHAIN_TABLE`, `NFTA_CHAIN_NAME`
+pub(super) const CHAIN_TABLE: u16 = 1;
+pub(super) const CHAIN_NAME: u16 = 3;
+/// `NFTA_RULE_TABLE`, `NFTA_RULE_CHAIN`, `NFTA_RULE_EXPRESSIONS`
+pub(super) const RULE_TABLE: u16 = 1;
+pub(super) const RULE_CHAIN: u16 = 2;
+pub(super) const RULE_EXPRESSIONS: u16 = 4;
+/// `NFTA_EXPR_NAME`, `NFTA_EXPR_DATA`
+pub(super) const EXPRESSION_NAME: u16 = 1;
+pub(super) const EXPRESSION_DATA: u16 = 2;
+/// `NFTA_IMMEDIATE_DATA`, `NFTA_DATA_VERDICT`
+pub(super) const IMMEDIATE_DATA: u16 = 2;
+pub(super) const DATA_VERDICT: u16 = 2;
 /// `NFTA_TABLE_NAME`
 const TABLE_NAME: u16 = 1;
 /// `struct nfgenmsg`: family, version, subsystem (big-endian u16).
@@ -43,17 +49,6 @@ const NLM_F_ACK: u16 = 4;
 #[derive(Debug)]
 pub struct NftablesClient {
     socket: Socket,
-}
-
-/// A base chain of the hook `input`, of a table that is none of iptables'.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct InputChain {
-    /// Its table.
-    pub table: String,
-    /// Its name.
-    pub name: String,
-    /// True if its policy is to drop.
-    pub drops: bool,
 }
 
 // === impl NftablesClient ===
@@ -88,19 +83,6 @@ impl NftablesClient {
             tables.iter().any(|(of, name)| (*of, name.as_str()) == (number, table))
         };
         Ok(Family::BOTH.into_iter().filter(has).collect())
-    }
-
-    /// The base chains of the hook `input` outside of iptables' tables.
-    ///
-    /// # Errors
-    /// When the chains could not be listed. A kernel without nf_tables has none.
-    pub fn input_chains(&mut self) -> Result<Vec<InputChain>, Error> {
-        let listed =
-            self.socket.dump(GET_CHAIN, |message| write_header(message, 0, 0), decode_input_chain);
-        match listed {
-            Err(error) if lacks_nftables(&error) => Ok(Vec::new()),
-            result => result,
-        }
     }
 
     /// Removes a table with everything in it.
@@ -159,33 +141,39 @@ fn decode(body: &[u8]) -> Result<Option<(u8, String)>, DecodeError> {
     Ok(None)
 }
 
-/// A base chain of the hook `input`; others are passed over.
-fn decode_input_chain(body: &[u8]) -> Result<Option<InputChain>, DecodeError> {
-    let [family, ..] = *body
-        .first_chunk::<HEADER>()
-        .ok_or_else(|| DecodeError::new("chain", "shorter than struct nfgenmsg"))?;
-    let (mut table, mut name, mut hook, mut drops) = (String::new(), String::new(), None, false);
-    for attribute in attributes(body.get(HEADER..).unwrap_or_default()) {
+/// Returns the attributes of a message.
+pub(super) fn after_header(body: &[u8]) -> &[u8] {
+    body.get(HEADER..).unwrap_or_default()
+}
+
+/// Returns the value of the first attribute of this kind.
+pub(super) fn find(bytes: &[u8], kind: u16) -> Result<Option<&[u8]>, DecodeError> {
+    for attribute in attributes(bytes) {
         let attribute = attribute?;
-        match attribute.kind {
-            CHAIN_TABLE => attribute.string()?.clone_into(&mut table),
-            CHAIN_NAME => attribute.string()?.clone_into(&mut name),
-            CHAIN_POLICY => drops = attribute.u32_be()? == DROP,
-            CHAIN_HOOK => {
-                for inner in attribute.nested() {
-                    let inner = inner?;
-                    if inner.kind == HOOK_NUMBER {
-                        hook = Some(inner.u32_be()?);
-                    }
-                }
-            }
-            _ => {}
+        if attribute.kind == kind {
+            return Ok(Some(attribute.value));
         }
     }
-    let is_ip = family == INET || Family::BOTH.map(family_number).contains(&family);
-    let is_of_iptables = family != INET && OF_IPTABLES.contains(&table.as_str());
-    let is_it = is_ip && hook == Some(LOCAL_IN) && !is_of_iptables;
-    Ok(is_it.then_some(InputChain { table, name, drops }))
+    Ok(None)
+}
+
+/// Returns the value of an attribute in an attribute, as deep as there are kinds.
+pub(super) fn find_inside<'a>(
+    bytes: &'a [u8],
+    kinds: &[u16],
+) -> Result<Option<&'a [u8]>, DecodeError> {
+    let mut value = bytes;
+    for kind in kinds {
+        let Some(inner) = find(value, *kind)? else { return Ok(None) };
+        value = inner;
+    }
+    Ok(Some(value))
+}
+
+/// True if this is the name of an expression of a rule.
+pub(super) fn is_called(expression: &[u8], name: &str) -> Result<bool, DecodeError> {
+    let found = find(expression, EXPRESSION_NAME)?.unwrap_or_default();
+    Ok(found.split(|byte| *byte == 0).next() == Some(name.as_bytes()))
 }
 
 fn is(error: &Error, numbers: &[Errno]) -> bool {
@@ -217,36 +205,12 @@ mod tests {
         assert!(decode(&[2, 0]).is_err());
     }
 
-    #[test]
-    fn a_base_chain_of_input_is_read_unless_it_is_of_iptables() {
-        let chain = |family: u8, table: &str, hook: u32, policy: u32| {
-            let mut batch = Batch::new();
-            batch.push(GET_CHAIN, 0, |message| {
-                write_header(message, family, 0);
-                let mut attributes = message.attributes();
-                attributes.string(CHAIN_TABLE, table);
-                attributes.string(CHAIN_NAME, "in");
-                attributes.nested(CHAIN_HOOK, |inner| inner.u32_be(HOOK_NUMBER, hook));
-                attributes.u32_be(CHAIN_POLICY, policy);
-            });
-            decode_input_chain(batch.body(0).unwrap()).unwrap()
-        };
-        let expected =
-            |table: &str, drops| Some(InputChain { table: table.into(), name: "in".into(), drops });
-        assert_eq!(chain(INET, "filter", LOCAL_IN, DROP), expected("filter", true));
-        assert_eq!(chain(2, "mine", LOCAL_IN, 1), expected("mine", false));
-        assert_eq!(chain(2, "filter", LOCAL_IN, DROP), None, "of iptables");
-        assert_eq!(chain(INET, "mine", 2, DROP), None, "of the hook forward");
-        assert_eq!(chain(7, "mine", LOCAL_IN, DROP), None, "of bridges");
-    }
-
     proptest::proptest! {
         #[test]
         fn any_bytes_are_read_without_a_panic(
             body in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..64),
         ) {
             let _any = decode(&body);
-            let _any = decode_input_chain(&body);
         }
     }
 }

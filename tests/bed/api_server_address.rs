@@ -72,6 +72,43 @@ fn no_service_takes_the_api_servers_address() {
     }
 }
 
+/// Has the program reach the API server at this host and port.
+fn reach_by(cluster: &Cluster, authority: &str) {
+    let kubeconfig = cluster.folder.path().join("kubeconfig");
+    let text = std::fs::read_to_string(&kubeconfig).unwrap();
+    let server = cluster.api.address();
+    let lines = text.lines().map(|line| {
+        if line.contains("certificate-authority-data") {
+            format!("{line}\n    tls-server-name: {}", server.ip())
+        } else {
+            line.replace(&server.to_string(), authority)
+        }
+    });
+    std::fs::write(&kubeconfig, lines.collect::<Vec<_>>().join("\n")).unwrap();
+}
+
+#[test]
+fn no_service_takes_an_address_of_the_name_by_which_the_api_server_is_reached() {
+    const NAME: &str = "api.bed.example";
+    const HOSTS: &str = "/etc/hosts";
+    let cluster = Cluster::new();
+    let bed = &cluster.bed;
+    let server = cluster.api.address();
+    let hosts = std::fs::read_to_string(HOSTS).unwrap_or_default();
+    std::fs::write(HOSTS, format!("{hosts}\n{} {NAME}\n", server.ip())).unwrap();
+    reach_by(&cluster, &format!("{NAME}:{}", server.port()));
+    let tenant = mk_tenant("tenant", "10.96.0.77", &[server.ip()]).pods([bed.pod(1, 2)]);
+    cluster.apply_service(&tenant);
+    cluster.apply_service(&mk_web(bed, &[(1, 1)]));
+    let proxy = cluster.start(1);
+    assert_follows(&cluster);
+    let target = (ip("10.96.0.77"), 80);
+    assert_shares(&bed.ask(bed.client(), Protocol::Tcp, target, 2), &[("pod1-2", 2)]);
+    assert!(!is_bound(&cluster, server.ip()));
+    proxy.stop().unwrap();
+    std::fs::write(HOSTS, hosts).unwrap();
+}
+
 /// In a cluster, pods reach it by the address of its own Service, which kube-ipvs serves.
 #[test]
 fn a_kubeconfig_with_the_cluster_address_works_and_keeps_working() {
@@ -94,16 +131,7 @@ fn a_kubeconfig_with_the_cluster_address_works_and_keeps_working() {
         "endpoints": [{"addresses": [server.ip()]}],
     }));
     cluster.start(1).stop().unwrap();
-    let kubeconfig = cluster.folder.path().join("kubeconfig");
-    let text = std::fs::read_to_string(&kubeconfig).unwrap();
-    let lines = text.lines().map(|line| {
-        if line.contains("certificate-authority-data") {
-            format!("{line}\n    tls-server-name: {}", server.ip())
-        } else {
-            line.replace(&server.to_string(), "10.96.0.1:443")
-        }
-    });
-    std::fs::write(&kubeconfig, lines.collect::<Vec<_>>().join("\n")).unwrap();
+    reach_by(&cluster, "10.96.0.1:443");
     let proxy = cluster.start(1);
     assert_follows(&cluster);
     // A tenant gets neither this address nor that behind it.

@@ -185,10 +185,11 @@ fn an_endpoint_that_comes_back_keeps_its_connections_and_its_deadline_is_forgott
     let bed = Bed::new();
     let pod = bed.pod(2, 1);
     bed.manifests.apply(&web([pod])).unwrap();
-    let _proxy = bed.start(&["--drain-deadline", "10s", "--ipvs-sync-period", "2s"]);
+    let _proxy = bed.start(&["--drain-deadline", "20s", "--ipvs-sync-period", "2s"]);
     let mut connection = connected(&bed, pod);
     bed.manifests.apply(&web([bed.pod(1, 1)])).unwrap();
     let noted = draining(&bed, pod);
+    let over = Instant::now() + Duration::from_secs(21);
     // What others write over it is repaired, and does not put the deadline off.
     let real = format!("{}:8080", pod.ipv4);
     let edit = ["-e", "-t", "10.96.0.10:80", "-r", &real, "-m", "-w", "0", "-x", "100", "-y", "50"];
@@ -196,7 +197,7 @@ fn an_endpoint_that_comes_back_keeps_its_connections_and_its_deadline_is_forgott
     bed.wait_until("the deadline is back", || shown(&bed, pod) == Some((0, noted)));
     bed.manifests.apply(&web([pod])).unwrap();
     bed.wait_until("the weight is back", || shown(&bed, pod) == Some((1, 0)));
-    std::thread::sleep(Duration::from_secs(11));
+    std::thread::sleep(over.saturating_duration_since(Instant::now()));
     assert_eq!(connection.say().unwrap().server, pod.name, "the deadline is over, it lives");
     // Connections come as to any other, so it is not overloaded.
     assert_shares(

@@ -131,6 +131,9 @@ fn an_order_switches_the_running_process_there_and_back() {
     assert!(said.contains("no kube-ipvs runs in this network namespace"), "{said}");
 }
 
+/// Time between two checks of one kind, of which a load balancer makes one a second.
+const BETWEEN_CHECKS: Duration = Duration::from_millis(100);
+
 #[test]
 fn no_check_of_a_load_balancer_fails_during_a_switch() {
     let cluster = Cluster::in_mode("ipvs", OWN);
@@ -163,6 +166,8 @@ fn no_check_of_a_load_balancer_fails_during_a_switch() {
                     if answer != "200" {
                         others.push(format!("{address}{path}: {answer}"));
                     }
+                    // Without a pause, checks leave the switch little of the guest's processor.
+                    thread::sleep(BETWEEN_CHECKS);
                 }
                 (count, others)
             })

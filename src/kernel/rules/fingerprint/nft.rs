@@ -14,28 +14,17 @@ use plan::rule_set::Table;
 
 use super::prints::{ChainKey, Changes, Prints};
 use super::{Fingerprint, Look, Watched};
-use crate::kernel::nftables::{HEADER, SUBSYSTEM, family_number, lacks_nftables, write_header};
+use crate::kernel::nftables::{
+    CHAIN_NAME, CHAIN_TABLE, DATA_VERDICT, EXPRESSION_DATA, GET_CHAIN, GET_RULE, IMMEDIATE_DATA,
+    RULE_CHAIN, RULE_EXPRESSIONS, RULE_TABLE, SUBSYSTEM, after_header, family_number, find,
+    find_inside, is_called, lacks_nftables, write_header,
+};
 
-/// `NFT_MSG_GETCHAIN`
-const GET_CHAIN: u16 = SUBSYSTEM << 8 | 4;
-/// `NFT_MSG_GETRULE`
-const GET_RULE: u16 = SUBSYSTEM << 8 | 7;
 /// `NFT_MSG_GETGEN`
 const GET_GENERATION: u16 = SUBSYSTEM << 8 | 16;
-/// `NFTA_CHAIN_TABLE`, `NFTA_CHAIN_NAME`
-const CHAIN_TABLE: u16 = 1;
-const CHAIN_NAME: u16 = 3;
-/// `NFTA_RULE_TABLE`, `NFTA_RULE_CHAIN`, `NFTA_RULE_EXPRESSIONS`, `NFTA_RULE_COMPAT`
-const RULE_TABLE: u16 = 1;
-const RULE_CHAIN: u16 = 2;
-const RULE_EXPRESSIONS: u16 = 4;
+/// `NFTA_RULE_COMPAT`
 const RULE_COMPATIBILITY: u16 = 5;
-/// `NFTA_EXPR_NAME`, `NFTA_EXPR_DATA`
-const EXPRESSION_NAME: u16 = 1;
-const EXPRESSION_DATA: u16 = 2;
-/// `NFTA_IMMEDIATE_DATA`, `NFTA_DATA_VERDICT`, `NFTA_VERDICT_CHAIN`
-const IMMEDIATE_DATA: u16 = 2;
-const DATA_VERDICT: u16 = 2;
+/// `NFTA_VERDICT_CHAIN`
 const VERDICT_CHAIN: u16 = 2;
 /// `NFTA_GEN_ID`
 const GENERATION_ID: u16 = 1;
@@ -227,10 +216,6 @@ impl NftTables {
     }
 }
 
-fn after_header(body: &[u8]) -> &[u8] {
-    body.get(HEADER..).unwrap_or_default()
-}
-
 fn generation(body: &[u8]) -> Result<Option<u32>, DecodeError> {
     for attribute in attributes(after_header(body)) {
         let attribute = attribute?;
@@ -277,38 +262,21 @@ fn rule(body: &[u8]) -> Result<Option<NftRule>, DecodeError> {
     Ok(Some(NftRule { text: hasher.finish(), to }))
 }
 
-fn is_called(expression: &[u8], name: &str) -> Result<bool, DecodeError> {
-    let found = find(expression, EXPRESSION_NAME)?.unwrap_or_default();
-    Ok(found.split(|byte| *byte == 0).next() == Some(name.as_bytes()))
-}
-
 /// The chain that an expression leads to: one that is called `immediate` and has a verdict.
 fn destination(expression: &[u8]) -> Result<Option<String>, DecodeError> {
     if !is_called(expression, "immediate")? {
         return Ok(None);
     }
-    let mut value = expression;
-    for kind in [EXPRESSION_DATA, IMMEDIATE_DATA, DATA_VERDICT, VERDICT_CHAIN] {
-        let Some(inner) = find(value, kind)? else { return Ok(None) };
-        value = inner;
-    }
+    let way = [EXPRESSION_DATA, IMMEDIATE_DATA, DATA_VERDICT, VERDICT_CHAIN];
+    let Some(value) = find_inside(expression, &way)? else { return Ok(None) };
     let name = value.split(|byte| *byte == 0).next().unwrap_or_default();
     Ok(Some(String::from_utf8_lossy(name).into_owned()))
-}
-
-fn find(bytes: &[u8], kind: u16) -> Result<Option<&[u8]>, DecodeError> {
-    for attribute in attributes(bytes) {
-        let attribute = attribute?;
-        if attribute.kind == kind {
-            return Ok(Some(attribute.value));
-        }
-    }
-    Ok(None)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernel::nftables::EXPRESSION_NAME;
 
     /// `NFTA_LIST_ELEM`
     const LIST_ELEMENT: u16 = 1;

@@ -6,6 +6,7 @@ use plan::model::{Protocol, ServiceName};
 use plan::rule_set::OptionalRules;
 
 use super::*;
+use crate::kernel::nftables::{Closing, NftablesClient};
 use crate::kernel::rules::fingerprint::RulesWatch;
 
 /// A rule with a set of states, which iptables has no words for.
@@ -189,6 +190,43 @@ fn a_survey_shows_what_leads_to_chains_of_kubernetes() {
         let mut found = of_kubernetes(&saved);
         expected.sort();
         found.sort();
+        assert_eq!(found, expected);
+    });
+}
+
+/// What firewalld, and people's own nftables files, make of the hook `input`.
+const FIREWALLS: &str = "table inet firewalld {
+    chain filter_INPUT_ZONES { tcp dport 22 accept; }
+    chain filter_INPUT {
+        type filter hook input priority filter + 10; policy accept;
+        ct state { established, related } accept; iifname lo accept
+        jump filter_INPUT_ZONES
+        ct state invalid drop
+        reject with icmpx admin-prohibited
+    }
+}
+table ip mine {
+    chain counted { type filter hook input priority 20; iifname lo accept; counter log drop; }
+    chain open { type filter hook input priority 21; tcp dport 23 drop; }
+    chain dropping { type filter hook input priority 22; policy drop; accept; }
+    chain output { type filter hook output priority 23; policy drop; }
+}
+";
+
+#[test]
+fn a_chain_of_input_that_refuses_the_rest_is_told_from_one_that_does_not() {
+    Host::run(|| {
+        succeed("nft", &["-f", "-"], FIREWALLS);
+        let found = NftablesClient::open().unwrap().unwrap().input_chains().unwrap();
+        let mut found: Vec<_> =
+            found.iter().map(|chain| (chain.name.as_str(), chain.closing)).collect();
+        found.sort_by_key(|(name, _)| *name);
+        let expected = [
+            ("counted", Some(Closing::LastRule)),
+            ("dropping", Some(Closing::Policy)),
+            ("filter_INPUT", Some(Closing::LastRule)),
+            ("open", None),
+        ];
         assert_eq!(found, expected);
     });
 }
