@@ -335,7 +335,7 @@ fn check(name: &str, work: impl FnOnce() -> Result<()>) -> SuiteResult {
     SuiteResult { name: name.to_owned(), tally, timed: Vec::new(), broken, took: started.elapsed() }
 }
 
-/// What a thread beside this one returned.
+/// Returns the result of a thread beside this one.
 fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> T {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }

@@ -28,11 +28,11 @@ const OF_IPTABLES: [&str; 5] = ["filter", "mangle", "nat", "raw", "security"];
 pub(crate) struct InputChain {
     pub(crate) table: String,
     pub(crate) name: String,
-    /// What becomes of a packet that no rule names; none if it passes.
+    /// The end of a packet that no rule names; none if it passes.
     pub(crate) closing: Option<Closing>,
 }
 
-/// How a chain refuses what it does not name.
+/// Refusal of every packet that a chain does not name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Closing {
     /// Its policy is to drop.

@@ -194,7 +194,7 @@ fn a_survey_shows_what_leads_to_chains_of_kubernetes() {
     });
 }
 
-/// What firewalld, and people's own nftables files, make of the hook `input`.
+/// Chains of the hook `input` as firewalld makes them, and people's own nftables files.
 const FIREWALLS: &str = "table inet firewalld {
     chain filter_INPUT_ZONES { tcp dport 22 accept; }
     chain filter_INPUT {
