@@ -78,8 +78,8 @@ pub(super) fn harmless_content<T: Content>(content: T) -> io::Result<T> {
 }
 
 /// Returns JSON whose texts are [`harmless`] to their readers: `\n` becomes `\\n`, so that it is read as two
-/// characters. Not by way of a `Value`, which has every text and
-/// name of a long answer once more, in the daemon's container.
+/// characters. Not by way of a `Value`, which has every text and name of a long answer once more, in the daemon's
+/// container.
 pub(super) fn harmless_json(json: &str) -> Cow<'_, str> {
     let is_raw =
         |character: char| is_harmful(character) && !matches!(character, '\n' | '\r' | '\t');

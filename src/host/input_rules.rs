@@ -30,10 +30,16 @@ pub(crate) fn in_input<'a>(
     if settings.accept_service_traffic == AcceptServiceTraffic::Never {
         found.extend(saved.into_iter().filter_map(|(family, text)| of_iptables(family, text)));
     }
-    let chains = NftablesClient::open().ok().flatten().map(|mut client| client.input_chains());
-    let chains = chains.and_then(Result::ok).unwrap_or_default();
-    found.extend(chains.iter().filter_map(of_nftables));
+    match input_chains() {
+        Ok(chains) => found.extend(chains.iter().filter_map(of_nftables)),
+        Err(error) => found.push(unreadable(&error)),
+    }
     found
+}
+
+/// Returns the chains of nftables that may refuse Service traffic. A kernel without netfilter has none.
+fn input_chains() -> Result<Vec<InputChain>, netlink::Error> {
+    NftablesClient::open()?.map_or_else(|| Ok(Vec::new()), |mut client| client.input_chains())
 }
 
 /// Looks for routing rules before that of the table `local`, in the families that are served.
@@ -115,6 +121,17 @@ fn of_nftables(chain: &InputChain) -> Option<Obstacle> {
                  the zone trusted, and open NodePorts and load balancers' ports"
                 .into(),
     })
+}
+
+fn unreadable(error: &netlink::Error) -> Obstacle {
+    Obstacle {
+        what: format!(
+            "the nftables chains of the hook input cannot be read: {error}. One that drops what it does not name \
+             would lose connections to Services"
+        ),
+        remedy: "see `nft list ruleset` for chains with `hook input` outside of iptables' tables"
+            .into(),
+    }
 }
 
 /// With local routes to Services' networks, rules of ours come before others'.

@@ -314,6 +314,7 @@ fn properties(filter: Option<&str>, cases: &str, options: &[&str]) -> SuiteResul
 
 /// Tests beside others, whose output it does not interrupt.
 fn tests(name: &str, arguments: &[&str], environment: &[(&str, &str)]) -> SuiteResult {
+    announce(&format!("{name} begin"));
     let started = Instant::now();
     let mut output = Tee::at_the_end(name);
     let result = build::cargo_into(arguments, environment, &mut output);

@@ -19,8 +19,8 @@ use crate::architecture::Architecture;
 /// panic, and nothing that costs time under emulation.
 const KERNEL_ARGUMENTS: &str = "panic=-1 oops=panic mitigations=off nokaslr \
     random.trust_cpu=on cryptomgr.notests quiet loglevel=4";
-/// Without what guards a kernel against its programs, which takes a fifth of their time under emulation. Where
-/// instructions are counted, the kernel has what people's kernels have.
+/// Arguments that leave out a kernel's guards against its programs, which take a fifth of their time under emulation.
+/// Where instructions are counted, the kernel has the guards that people's kernels have.
 const UNGUARDED: &str =
     "lsm= audit=0 hardened_usercopy=off init_on_alloc=0 randomize_kstack_offset=off";
 /// Time between two looks at the guest's output and report.
