@@ -8,12 +8,14 @@
 use std::alloc::System;
 use std::net::IpAddr;
 use std::num::NonZeroU16;
+use std::sync::Mutex;
 
 use cap::Cap;
 use kube_ipvs::console::journal::{Happened, Journal, Origin, noted};
 use kube_ipvs::kernel::fake::Fake;
 use kube_ipvs::kernel::worker::KernelHandle;
 use kube_ipvs::reconcile::{Input, Pace, Reconciler, Status};
+use kube_ipvs::source::object as objects;
 use plan::actual::Actual;
 use plan::event::Event;
 use plan::mode::Mode;
@@ -28,6 +30,9 @@ use tokio::sync::{mpsc, watch};
 #[global_allocator]
 static HEAP: Cap<System> = Cap::new(System, usize::MAX);
 
+/// Held by a test, since all have one heap.
+static ALONE: Mutex<()> = Mutex::new(());
+
 /// Endpoints of the Service. Each is a rule in mode iptables.
 const ENDPOINTS: u8 = 200;
 /// Changes after which everything that is used for a change has been allocated.
@@ -36,11 +41,14 @@ const WARM: u16 = 20;
 const CHANGES: u16 = 1_200;
 /// Bytes by which the heap may grow meanwhile: the journal's notes, a few hundred bytes each.
 const GROWTH: usize = 4 << 20;
+/// Bytes that the longest object may take while it is decoded.
+const MOST_DECODED: usize = 80 << 20;
 /// Annotation of the largest size that the API takes.
 const ANNOTATION: usize = 256 << 10;
 
 #[test]
 fn a_tenant_who_changes_the_largest_objects_without_end_takes_no_memory() {
+    let _alone = ALONE.lock();
     for mode in Mode::ALL {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
@@ -50,6 +58,45 @@ fn a_tenant_who_changes_the_largest_objects_without_end_takes_no_memory() {
         let [warm, after] = runtime.block_on(heap_while_it_changes(mode));
         let grown = after.saturating_sub(warm);
         assert!(grown < GROWTH, "mode {mode}: {grown} bytes in {CHANGES} changes");
+    }
+}
+
+/// Returns an object of 16 MiB, which is as long as one may be, with so many of these items in a list.
+fn longest(begin: &str, item: &str, end: &str) -> String {
+    let n_items = ((16 << 20) - begin.len() - end.len()) / (item.len() + 1);
+    let items = format!("{item},").repeat(n_items);
+    format!("{begin}{}{end}", items.trim_end_matches(','))
+}
+
+/// Returns the most bytes that the heap had above those before this object was decoded, if it ever had more.
+fn taken_by<T: serde::de::DeserializeOwned>(text: &str) -> usize {
+    let before = HEAP.allocated();
+    drop(serde_json::from_str::<T>(text));
+    HEAP.max_allocated().saturating_sub(before)
+}
+
+/// A port is written in two bytes, and takes 64 once it is decoded.
+#[test]
+fn an_object_takes_a_few_times_its_text_whatever_is_in_it() {
+    let _alone = ALONE.lock();
+    let addresses = vec![r#""a""#; 100].join(",");
+    let hints = vec![r#"{"name":"a"}"#; 100].join(",");
+    let endpoint = format!(r#"{{"addresses":[{addresses}],"hints":{{"forZones":[{hints}]}}}}"#);
+    for (begin, item, end) in [
+        (r#"{"ports":["#, "{}", "]}"),
+        (r#"{"endpoints":["#, "{}", "]}"),
+        (r#"{"endpoints":["#, endpoint.as_str(), "]}"),
+        (r#"{"spec":{"ports":["#, "{}", "]}}"),
+        (r#"{"spec":{"externalIPs":["#, r#""a""#, "]}}"),
+        (r#"{"spec":{"taints":["#, r#"{"key":"a"}"#, "]}}"),
+        (r#"{"status":{"loadBalancer":{"ingress":["#, "{}", "]}}}"),
+    ] {
+        let text = longest(begin, item, end);
+        let slice = taken_by::<objects::EndpointSlice>(&text);
+        let service = taken_by::<objects::Service>(&text);
+        let node = taken_by::<objects::Node>(&text);
+        let most = slice.max(service).max(node);
+        assert!(most < MOST_DECODED, "{begin}{item:.20}: {most} bytes");
     }
 }
 

@@ -8,8 +8,11 @@
 //!
 //! [`convert`]: super::convert
 
+mod bounded;
 #[cfg(test)]
 mod tests;
+
+pub(crate) use bounded::at_most;
 
 use std::time::SystemTime;
 
@@ -22,6 +25,17 @@ pub(crate) const LONGEST_LABEL: usize = 63;
 
 /// Longest name of an object, in bytes (`DNS1123SubdomainMaxLength` there).
 pub(crate) const LONGEST_NAME: usize = 253;
+
+/// Most items of a list in an object, where the API has no limit of its own: an object of 1.5 MiB, the largest
+/// that etcd takes by default, has fewer ports, addresses or source ranges.
+const MOST_ITEMS: usize = 200_000;
+
+/// Most endpoints of a slice: ten times as many as the API takes (`maxEndpoints` in
+/// pkg/apis/discovery/validation), which files need not keep to.
+const MOST_ENDPOINTS: usize = 10_000;
+
+/// Most addresses of an endpoint (`maxAddresses` there), and most of its hints of each kind, of which there may be 8.
+const MOST_OF_ENDPOINT: usize = 100;
 
 /// `metadata` of any object.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -112,19 +126,19 @@ pub struct ServiceSpec {
     #[serde(rename = "clusterIP")]
     pub cluster_ip: Option<String>,
     /// `clusterIPs`.
-    #[serde(rename = "clusterIPs", deserialize_with = "null_is_default")]
+    #[serde(rename = "clusterIPs", deserialize_with = "at_most::<_, _, MOST_ITEMS>")]
     pub cluster_ips: Vec<String>,
     /// `ipFamilies`.
-    #[serde(deserialize_with = "null_is_default")]
+    #[serde(deserialize_with = "at_most::<_, _, MOST_ITEMS>")]
     pub ip_families: Vec<String>,
     /// `externalIPs`.
-    #[serde(rename = "externalIPs", deserialize_with = "null_is_default")]
+    #[serde(rename = "externalIPs", deserialize_with = "at_most::<_, _, MOST_ITEMS>")]
     pub external_ips: Vec<String>,
     /// `loadBalancerSourceRanges`.
-    #[serde(deserialize_with = "null_is_default")]
+    #[serde(deserialize_with = "at_most::<_, _, MOST_ITEMS>")]
     pub load_balancer_source_ranges: Vec<String>,
     /// `ports`.
-    #[serde(deserialize_with = "null_is_default")]
+    #[serde(deserialize_with = "at_most::<_, _, MOST_ITEMS>")]
     pub ports: Vec<ServicePort>,
     /// `sessionAffinity`.
     pub session_affinity: Option<String>,
@@ -184,7 +198,7 @@ pub struct ServiceStatus {
 #[serde(default)]
 pub struct LoadBalancerStatus {
     /// `ingress`.
-    #[serde(deserialize_with = "null_is_default")]
+    #[serde(deserialize_with = "at_most::<_, _, MOST_ITEMS>")]
     pub ingress: Vec<LoadBalancerIngress>,
 }
 
@@ -208,10 +222,10 @@ pub struct EndpointSlice {
     /// `addressType`.
     pub address_type: Option<String>,
     /// `ports`.
-    #[serde(deserialize_with = "null_is_default")]
+    #[serde(deserialize_with = "at_most::<_, _, MOST_ITEMS>")]
     pub ports: Vec<SlicePort>,
     /// `endpoints`.
-    #[serde(deserialize_with = "null_is_default")]
+    #[serde(deserialize_with = "at_most::<_, _, MOST_ENDPOINTS>")]
     pub endpoints: Vec<Endpoint>,
 }
 
@@ -232,7 +246,7 @@ pub struct SlicePort {
 #[serde(rename_all = "camelCase", default)]
 pub struct Endpoint {
     /// `addresses`.
-    #[serde(deserialize_with = "null_is_default")]
+    #[serde(deserialize_with = "at_most::<_, _, MOST_OF_ENDPOINT>")]
     pub addresses: Vec<String>,
     /// `conditions`.
     #[serde(deserialize_with = "null_is_default")]
@@ -263,10 +277,10 @@ pub struct Conditions {
 #[serde(rename_all = "camelCase", default)]
 pub struct Hints {
     /// `forZones`.
-    #[serde(deserialize_with = "null_is_default")]
+    #[serde(deserialize_with = "at_most::<_, _, MOST_OF_ENDPOINT>")]
     pub for_zones: Vec<Named>,
     /// `forNodes`.
-    #[serde(deserialize_with = "null_is_default")]
+    #[serde(deserialize_with = "at_most::<_, _, MOST_OF_ENDPOINT>")]
     pub for_nodes: Vec<Named>,
 }
 
@@ -312,10 +326,10 @@ pub struct OtherNode {
 #[serde(default)]
 pub struct NodeSpec {
     /// `podCIDRs`.
-    #[serde(rename = "podCIDRs", deserialize_with = "null_is_default")]
+    #[serde(rename = "podCIDRs", deserialize_with = "at_most::<_, _, MOST_ITEMS>")]
     pub pod_cidrs: Vec<String>,
     /// `taints`.
-    #[serde(deserialize_with = "null_is_default")]
+    #[serde(deserialize_with = "at_most::<_, _, MOST_ITEMS>")]
     pub taints: Vec<Taint>,
 }
 
@@ -332,7 +346,7 @@ pub struct Taint {
 #[serde(default)]
 pub struct NodeStatus {
     /// `addresses`.
-    #[serde(deserialize_with = "null_is_default")]
+    #[serde(deserialize_with = "at_most::<_, _, MOST_ITEMS>")]
     pub addresses: Vec<NodeAddress>,
 }
 
@@ -406,6 +420,6 @@ where
 }
 
 /// Some labels mean something by being there, whatever their value.
-fn presence<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+pub(crate) fn presence<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
     IgnoredAny::deserialize(deserializer).map(|_| true)
 }

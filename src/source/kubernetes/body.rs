@@ -10,15 +10,22 @@ use futures::io::{AsyncBufRead, AsyncBufReadExt as _};
 use http_body_util::BodyExt as _;
 use tokio::time::timeout;
 
+use super::decode::LONGEST_OBJECT;
 use super::failure::innermost;
 
-/// The longest line of a watch: the largest object that etcd takes is 1.5 MiB, by default.
-const LONGEST_LINE: usize = 32 << 20;
+/// Longest line of a watch: an object, with the type of the event.
+const LONGEST_LINE: usize = LONGEST_OBJECT + (64 << 10);
+
+/// Advice where an answer is longer than those of API servers.
+pub(super) const UNLIKE_AN_ANSWER: &str =
+    "no API server answers so: check which server or proxy is at the address in the kubeconfig";
 
 /// An answer's body.
 pub(super) struct Body {
     bytes: Pin<Box<dyn AsyncBufRead + Send>>,
     line: Vec<u8>,
+    /// Number of bytes that were taken in chunks.
+    taken: u64,
 }
 
 /// Reason for which there is no more of a body.
@@ -28,8 +35,10 @@ pub(super) enum BodyError {
     Silent(Duration),
     /// The connection broke.
     Broken(io::Error),
-    /// A line is longer than any event can be.
-    Endless,
+    /// A line has more bytes than any event can have.
+    EndlessLine,
+    /// The body has more bytes than these, which no answer of the API server has.
+    Endless(u64),
 }
 
 // === impl Body ===
@@ -40,7 +49,7 @@ impl Body {
             .into_data_stream()
             .map_err(|error| io::Error::other(innermost(error)))
             .into_async_read();
-        Self { bytes: Box::pin(bytes), line: Vec::new() }
+        Self { bytes: Box::pin(bytes), line: Vec::new(), taken: 0 }
     }
 
     /// The next line, without its end; nothing at the body's end. What comes after the last line's
@@ -59,7 +68,7 @@ impl Body {
             self.line.extend_from_slice(chunk.split_at(end.unwrap_or(chunk.len())).0);
             self.bytes.as_mut().consume(taken);
             if self.line.len() > LONGEST_LINE {
-                return Err(BodyError::Endless);
+                return Err(BodyError::EndlessLine);
             }
             if end.is_some() {
                 return Ok(Some(std::mem::take(&mut self.line)));
@@ -70,10 +79,18 @@ impl Body {
     /// Returns what has come since the last one; nothing at the body's end.
     ///
     /// # Errors
-    /// When nothing comes for `patience`, or nothing can.
-    pub(super) async fn chunk(&mut self, patience: Duration) -> Result<Option<Vec<u8>>, BodyError> {
+    /// When nothing comes for `patience`, nothing can, or the chunks have more than `most` bytes together.
+    pub(super) async fn chunk(
+        &mut self,
+        most: u64,
+        patience: Duration,
+    ) -> Result<Option<Vec<u8>>, BodyError> {
         let chunk = read(&mut self.bytes, patience).await?.to_vec();
         self.bytes.as_mut().consume(chunk.len());
+        self.taken = self.taken.saturating_add(chunk.len() as u64);
+        if self.taken > most {
+            return Err(BodyError::Endless(most));
+        }
         Ok(Some(chunk).filter(|chunk| !chunk.is_empty()))
     }
 
@@ -88,7 +105,7 @@ impl Body {
     ) -> Result<Vec<u8>, BodyError> {
         let mut beginning = Vec::new();
         while beginning.len() < most
-            && let Some(chunk) = self.chunk(patience).await?
+            && let Some(chunk) = self.chunk(u64::MAX, patience).await?
         {
             beginning.extend(chunk);
         }
@@ -96,13 +113,13 @@ impl Body {
         Ok(beginning)
     }
 
-    /// All of it.
+    /// Returns all of it.
     ///
     /// # Errors
-    /// When nothing comes for `patience`, or nothing can.
-    pub(super) async fn all(mut self, patience: Duration) -> Result<Vec<u8>, BodyError> {
+    /// When nothing comes for `patience`, nothing can, or it has more than `most` bytes.
+    pub(super) async fn all(mut self, most: u64, patience: Duration) -> Result<Vec<u8>, BodyError> {
         let mut all = Vec::new();
-        while let Some(chunk) = self.chunk(patience).await? {
+        while let Some(chunk) = self.chunk(most, patience).await? {
             all.extend(chunk);
         }
         Ok(all)
@@ -129,7 +146,40 @@ impl fmt::Display for BodyError {
             Self::Broken(error) => {
                 write!(f, "the connection broke: {}", super::failure::chain(error))
             }
-            Self::Endless => write!(f, "a line of more than {LONGEST_LINE} bytes"),
+            Self::EndlessLine => {
+                write!(f, "an event has more than {} MiB; {UNLIKE_AN_ANSWER}", LONGEST_LINE >> 20)
+            }
+            Self::Endless(most) => {
+                write!(f, "it has more than {} MiB; {UNLIKE_AN_ANSWER}", most >> 20)
+            }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(10);
+
+    fn body(length: usize) -> Body {
+        Body::new(kube::client::Body::from(vec![b'x'; length]))
+    }
+
+    #[tokio::test]
+    async fn a_body_is_read_up_to_its_limit() {
+        assert_eq!(body(1_000).all(1_000, PATIENCE).await.unwrap().len(), 1_000);
+        let error = body(3 << 20).all(2 << 20, PATIENCE).await.unwrap_err().to_string();
+        assert!(error.starts_with("it has more than 2 MiB; no API server answers so"), "{error}");
+        let mut chunks = body(1_001);
+        let error = chunks.chunk(1_000, PATIENCE).await.unwrap_err();
+        assert!(matches!(error, BodyError::Endless(1_000)), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_line_is_read_up_to_the_length_of_an_event() {
+        let mut body = body(LONGEST_LINE + 1);
+        let error = body.line(PATIENCE).await.unwrap_err();
+        assert!(error.to_string().starts_with("an event has more than 16 MiB; "), "{error}");
     }
 }

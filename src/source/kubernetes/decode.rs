@@ -19,11 +19,12 @@ use serde_json::value::RawValue;
 
 use super::failure::in_short;
 use super::kind::ResourceKind;
-use crate::source::object::{EndpointSlice, Metadata, Node, OtherNode, Service};
+use crate::source::object::{EndpointSlice, Metadata, Node, OtherNode, Service, presence};
 use crate::syntax::quoted::{Quoted, cut};
 
-/// The annotation of the bookmark that ends a list which was sent as a stream.
-const LIST_ENDS: &str = "k8s.io/initial-events-end";
+/// Most bytes of an object that are read. etcd takes 1.5 MiB by default, and JSON may have six bytes for one
+/// (`\u003c`). Decoded it takes up to four times as much (`tests/memory.rs`).
+pub(super) const LONGEST_OBJECT: usize = 16 << 20;
 
 /// An object of a kind that is followed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -121,22 +122,34 @@ struct BookmarkFrame {
 struct BookmarkMetadata {
     resource_version: String,
     #[serde(default)]
-    annotations: serde_json::Map<String, serde_json::Value>,
+    annotations: BookmarkAnnotations,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct BookmarkAnnotations {
+    /// True if the bookmark ends a list which was sent as a stream.
+    #[serde(rename = "k8s.io/initial-events-end", deserialize_with = "presence")]
+    list_ends: bool,
 }
 
 /// Part of a bad object that its name needs.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Head {
-    metadata: HeadMetadata,
+struct Head<'a> {
+    #[serde(borrow)]
+    metadata: HeadMetadata<'a>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct HeadMetadata {
-    name: serde_json::Value,
-    namespace: serde_json::Value,
-    resource_version: serde_json::Value,
+struct HeadMetadata<'a> {
+    #[serde(borrow)]
+    name: Option<&'a RawValue>,
+    #[serde(borrow)]
+    namespace: Option<&'a RawValue>,
+    #[serde(borrow)]
+    resource_version: Option<&'a RawValue>,
 }
 
 // === impl Item ===
@@ -152,9 +165,9 @@ impl Item {
         decoded.unwrap_or_else(|problem| {
             let Head { metadata: head } = serde_json::from_str(text).unwrap_or_default();
             let metadata = Metadata {
-                name: head.name.as_str().map(str::to_owned),
-                namespace: head.namespace.as_str().map(str::to_owned),
-                resource_version: head.resource_version.as_str().map(str::to_owned),
+                name: text_in(head.name),
+                namespace: text_in(head.namespace),
+                resource_version: text_in(head.resource_version),
                 ..Metadata::default()
             };
             let problem = cut(&problem);
@@ -190,7 +203,7 @@ impl Line {
             "DELETED" => Self::Deleted(Item::decode(kind, text)),
             "BOOKMARK" => {
                 let BookmarkFrame { metadata } = serde_json::from_str(text)?;
-                let list_ends = metadata.annotations.contains_key(LIST_ENDS);
+                let list_ends = metadata.annotations.list_ends;
                 Self::Bookmark { resource_version: metadata.resource_version, list_ends }
             }
             "ERROR" => Self::Error(serde_json::from_str(text)?),
@@ -241,6 +254,11 @@ fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<&'de RawVal
 /// A text for a log, as short as one should be.
 fn short_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     String::deserialize(deserializer).map(|text| in_short(&text))
+}
+
+/// Returns a text, if the value is one. A value that is none is not kept: it may be a list as long as the object.
+fn text_in(value: Option<&RawValue>) -> Option<String> {
+    serde_json::from_str(value?.get()).ok()
 }
 
 fn non_empty(text: String) -> Option<String> {

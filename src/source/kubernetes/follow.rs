@@ -127,6 +127,8 @@ pub(super) struct Follower {
     has_bookmarks: bool,
     /// Number of watches in a row in which nothing came.
     n_silent: u32,
+    /// Number of objects of the list that is being read.
+    n_listed: usize,
 }
 
 // === impl Follower ===
@@ -158,6 +160,7 @@ impl Follower {
             n_expired: 0,
             has_bookmarks: false,
             n_silent: 0,
+            n_listed: 0,
         }
     }
 
@@ -358,7 +361,7 @@ impl Follower {
         let decoded = Line::decode(self.kind, line);
         match decoded.map_err(|error| Failure::garbage("not an event", &error))? {
             Line::Applied(item) if is_listing => {
-                self.step(WatchStep::Listed(item)).await?;
+                self.listed_one(item).await?;
                 return Ok(true);
             }
             // The server promises not to send this before the list is complete.

@@ -55,6 +55,13 @@ const MOST_WHOLE: usize = 500;
 /// Longest silence while a list is being sent.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Most bytes of a Table, which is read whole: 80,000 nodes.
+const LONGEST_TABLE: u64 = 16 << 20;
+
+/// Most bytes of a list of whole Nodes: 256 KiB for each of [`MOST_WHOLE`], of which all are decoded before one
+/// is reported.
+const LONGEST_WHOLE: u64 = 125 << 20;
+
 /// Once Nodes may not be listed, it is tried again after this time at most, and after the usual
 /// pauses before that: one refusal may be of a server that is only starting.
 const FORBIDDEN_PAUSE: Duration = Duration::from_secs(300);
@@ -232,8 +239,14 @@ impl NodePoller {
         let mut body = ask(&self.client, self.request()?).await?;
         let mut reader = ListReader::new(ResourceKind::OtherNode);
         let mut nodes = Vec::new();
-        while let Some(chunk) = body.chunk(PATIENCE).await? {
+        while let Some(chunk) = body.chunk(LONGEST_WHOLE, PATIENCE).await? {
             nodes.extend(reader.read(&chunk).map_err(|error| not_a_list(&error))?);
+            // Some may have joined since the Table.
+            if nodes.len() > 2 * MOST_WHOLE {
+                let problem =
+                    format!("more than {} Nodes, of which a Table had fewer", 2 * MOST_WHOLE);
+                return Err(Failure::Garbage(problem));
+            }
         }
         let end = reader.end().map_err(|error| not_a_list(&error))?;
         if end.next.is_some() {
@@ -254,7 +267,7 @@ impl NodePoller {
     }
 
     async fn fetch(&self, request: http::Request<Vec<u8>>) -> Result<Vec<u8>, Failure> {
-        let body = ask(&self.client, request).await?.all(PATIENCE).await?;
+        let body = ask(&self.client, request).await?.all(LONGEST_TABLE, PATIENCE).await?;
         self.metrics.heard(ResourceKind::OtherNode);
         Ok(body)
     }

@@ -13,6 +13,9 @@ use crate::source::pods::{PodSearch, PodSlice};
 /// Slices in one answer: some MB at most, where each has 100 endpoints.
 const PAGE: u32 = 100;
 
+/// Most bytes of an answer: [`PAGE`] of the largest objects that etcd takes by default, of 1.5 MiB each.
+const LONGEST: u64 = 150 << 20;
+
 /// Longest silence while a page is being sent.
 const PATIENCE: Duration = Duration::from_secs(15);
 
@@ -55,7 +58,7 @@ pub async fn look_for_pod(client: &Client, mut search: PodSearch) -> Result<PodS
 async fn page(client: &Client, path: &str, parameters: &ListParams) -> Result<Page, Failure> {
     let request = Request::new(path).list(parameters);
     let request = request.map_err(|error| Failure::Garbage(chain(&error)))?;
-    let text = ask(client, request).await?.all(PATIENCE).await?;
+    let text = ask(client, request).await?.all(LONGEST, PATIENCE).await?;
     serde_json::from_slice(&text)
         .map_err(|error| Failure::garbage("not a list of EndpointSlices", &error))
 }

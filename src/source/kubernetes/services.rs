@@ -16,6 +16,9 @@ use crate::syntax::address;
 /// Longest time until an answer is there.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// Most bytes of an answer. One Service may have 1.5 MiB, by etcd's default, and six times as much in JSON.
+const LONGEST: u64 = 16 << 20;
+
 /// Most ServiceCIDRs that are asked for. Clusters have one or two.
 const MOST_NETWORKS: u32 = 100;
 
@@ -93,7 +96,7 @@ async fn list<T: DeserializeOwned>(client: &Client, path: &str, limit: u32) -> R
 async fn page<T: DeserializeOwned>(client: &Client, path: &str, limit: u32) -> Result<T, Failure> {
     let request = Request::new(path).list(&ListParams::default().limit(limit));
     let request = request.map_err(|error| Failure::Garbage(chain(&error)))?;
-    let text = ask(client, request).await?.all(PATIENCE).await?;
+    let text = ask(client, request).await?.all(LONGEST, PATIENCE).await?;
     serde_json::from_slice(&text).map_err(|error| Failure::garbage("not a list", &error))
 }
 

@@ -35,3 +35,19 @@ fn a_node_that_is_leaving() {
     assert!(node(r#"{"spec":{"taints":[{"key":"ToBeDeletedByClusterAutoscaler"}]}}"#).is_leaving());
     assert!(node(r#"{"metadata":{"deletionTimestamp":"2026-01-01T00:00:00Z"}}"#).is_leaving());
 }
+
+#[test]
+fn lists_of_an_object_end() {
+    let slice = |n_endpoints: usize| {
+        let endpoints = vec!["{}"; n_endpoints].join(",");
+        serde_json::from_str::<EndpointSlice>(&format!(r#"{{"endpoints":[{endpoints}]}}"#))
+    };
+    assert_eq!(slice(MOST_ENDPOINTS).unwrap().endpoints.len(), MOST_ENDPOINTS);
+    let error = slice(MOST_ENDPOINTS + 1).unwrap_err().to_string();
+    assert!(error.starts_with("more than 10000 items"), "{error}");
+    // The most ports that a Service can have: each of three protocols.
+    let ports = vec!["{}"; 3 * 65_535].join(",");
+    let service: Service =
+        serde_json::from_str(&format!(r#"{{"spec":{{"ports":[{ports}]}}}}"#)).unwrap();
+    assert_eq!(service.spec.ports.len(), 3 * 65_535);
+}

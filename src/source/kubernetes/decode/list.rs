@@ -2,11 +2,13 @@
 
 use serde_json::value::RawValue;
 
-use super::{Item, PageEnd, PageFrame, non_empty};
+use super::{Item, LONGEST_OBJECT, PageEnd, PageFrame, non_empty};
+use crate::source::kubernetes::body::UNLIKE_AN_ANSWER;
 use crate::source::kubernetes::kind::ResourceKind;
 
-/// Longest item, and longest rest of a list: the largest object that etcd takes is 1.5 MiB, by default.
-const LONGEST: usize = 32 << 20;
+/// Most bytes of a list without its items. An API server's have some hundred, and the longest of what they
+/// have is a token. Items in it, with a name that [`ListReader`] does not see, are decoded together.
+const LONGEST_FRAME: usize = 64 << 10;
 
 /// The field of a list that has its items.
 const ITEMS: &[u8] = b"items";
@@ -75,8 +77,12 @@ impl ListReader {
         for byte in chunk {
             items.extend(self.byte(*byte)?);
         }
-        if self.item.len() > LONGEST || self.frame.len() > LONGEST {
-            return Err(serde::de::Error::custom("an item of more than 32 MiB"));
+        if self.item.len() > LONGEST_OBJECT || self.frame.len() > LONGEST_FRAME {
+            return Err(serde::de::Error::custom(format_args!(
+                "an item has more than {} MiB, or the rest more than {} KiB; {UNLIKE_AN_ANSWER}",
+                LONGEST_OBJECT >> 20,
+                LONGEST_FRAME >> 10
+            )));
         }
         Ok(items)
     }
@@ -247,6 +253,28 @@ mod tests {
             "{\"items\":[]",
         ] {
             assert!(read(text, 7).is_err(), "{text}");
+        }
+    }
+
+    /// Bytes that never make an item, in each place of a list.
+    #[test]
+    fn a_list_without_an_end_is_read_no_further_than_needed() {
+        for (begin, more) in [
+            (r#"{"items":[{"metadata":{"name":""#, "x"),
+            (r#"{"items":["#, " "),
+            (r#"{"metadata":{"continue":""#, "x"),
+            // A name that is not seen for what it is.
+            (r#"{"it\u0065ms":["#, "{},"),
+        ] {
+            let mut reader = ListReader::new(ResourceKind::Service);
+            reader.read(begin.as_bytes()).unwrap();
+            let chunk = more.repeat(64 << 10);
+            let most = LONGEST_OBJECT / chunk.len() + 1;
+            let read = (0..most).map(|_| reader.read(chunk.as_bytes()));
+            let errors: Vec<String> =
+                read.filter_map(Result::err).map(|error| error.to_string()).collect();
+            let error = errors.first().unwrap_or_else(|| panic!("{begin}"));
+            assert!(error.contains("no API server answers so"), "{error}");
         }
     }
 }

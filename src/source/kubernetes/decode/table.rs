@@ -1,11 +1,15 @@
 //! A Table of Nodes, as `kubectl get nodes` asks for it (meta.k8s.io/v1).
 
 use serde::Deserialize;
+use serde_json::value::RawValue;
 
-use super::{Item, PageMetadata};
+use super::{Item, PageMetadata, text_in};
 use crate::source::object::{
-    Metadata, NodeAddress, NodeSpec, NodeStatus, OtherNode, null_is_default,
+    Metadata, NodeAddress, NodeSpec, NodeStatus, OtherNode, at_most, null_is_default,
 };
+
+/// Most columns of a Table: Nodes have ten.
+const MOST_CELLS: usize = 100;
 
 /// A Table of Nodes: of each the name, its first InternalIP and its first ExternalIP.
 #[derive(Debug, PartialEq, Eq)]
@@ -16,12 +20,12 @@ pub(crate) struct Table {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Frame {
+struct Frame<'a> {
     #[serde(default)]
     metadata: PageMetadata,
     column_definitions: Vec<Column>,
-    #[serde(deserialize_with = "null_is_default")]
-    rows: Vec<Row>,
+    #[serde(borrow, deserialize_with = "null_is_default")]
+    rows: Vec<Row<'a>>,
 }
 
 #[derive(Deserialize)]
@@ -30,8 +34,9 @@ struct Column {
 }
 
 #[derive(Deserialize)]
-struct Row {
-    cells: Vec<serde_json::Value>,
+struct Row<'a> {
+    #[serde(borrow, deserialize_with = "at_most::<_, _, MOST_CELLS>")]
+    cells: Vec<&'a RawValue>,
 }
 
 // === impl Table ===
@@ -43,7 +48,7 @@ impl Table {
     /// # Errors
     /// When it is no JSON, no Table of all Nodes, or one without these columns.
     pub(crate) fn decode(text: &[u8]) -> serde_json::Result<Self> {
-        let frame: Frame = serde_json::from_slice(text)?;
+        let frame: Frame<'_> = serde_json::from_slice(text)?;
         if !frame.metadata.r#continue.is_empty() {
             return Err(serde::de::Error::custom("a part of a Table, where all was asked for"));
         }
@@ -60,27 +65,27 @@ impl Table {
 
 // === impl Row ===
 
-impl Row {
+impl Row<'_> {
     /// The Node of a row with its cells at these places.
     fn node(&self, name: usize, internal: usize, external: usize) -> serde_json::Result<Item> {
         let address = |kind: &str, index| {
             let address = self.cell(index)?;
             let is_there = !address.is_empty() && address != "<none>";
-            Ok(is_there.then(|| NodeAddress { kind: kind.to_owned(), address: address.to_owned() }))
+            Ok(is_there.then(|| NodeAddress { kind: kind.to_owned(), address }))
         };
         let addresses: [serde_json::Result<_>; 2] =
             [address("InternalIP", internal), address("ExternalIP", external)];
         let [internal, external] = addresses;
         Ok(Item::OtherNode(Box::new(OtherNode {
-            metadata: Metadata { name: Some(self.cell(name)?.to_owned()), ..Metadata::default() },
+            metadata: Metadata { name: Some(self.cell(name)?), ..Metadata::default() },
             spec: NodeSpec::default(),
             status: NodeStatus { addresses: internal?.into_iter().chain(external?).collect() },
         })))
     }
 
-    fn cell(&self, index: usize) -> serde_json::Result<&str> {
+    fn cell(&self, index: usize) -> serde_json::Result<String> {
         let missing = || serde::de::Error::custom("a row of a Table without a text in each column");
-        self.cells.get(index).and_then(serde_json::Value::as_str).ok_or_else(missing)
+        text_in(self.cells.get(index).copied()).ok_or_else(missing)
     }
 }
 

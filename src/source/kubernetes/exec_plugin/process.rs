@@ -3,7 +3,8 @@
 //! Its process group is killed when it ends, whatever the cause, when no request waits for it any more
 //! ([`KillOnDrop`]), and when it takes too long or prints too much. The kernel kills the plugin itself when
 //! kube-ipvs ends in any other way. What a plugin has started with `setsid` is left: it is of no group that is
-//! known. Nothing waits for such a process, though it may hold the plugin's output open.
+//! known, and may be an agent that is to last, such as gpg's. Nothing waits for such a process, though it may hold
+//! the plugin's output open.
 
 use std::io::{self, Read as _};
 use std::os::unix::process::CommandExt as _;

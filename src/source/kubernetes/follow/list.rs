@@ -7,12 +7,21 @@ use tokio::time::Instant;
 use tracing::info;
 
 use super::Follower;
+use crate::source::kubernetes::body::UNLIKE_AN_ANSWER;
 use crate::source::kubernetes::decode::{Item, ListReader, PageEnd, Status};
 use crate::source::kubernetes::failure::Failure;
 use crate::source::kubernetes::inventory::WatchStep;
 
 /// Objects in a page. A page of the largest slices is about 100 MB, a usual one 5 MB.
 const PAGE: u32 = 500;
+
+/// Most bytes of an answer with a list, or with a page of it. etcd holds 2 GiB by default, and 500 of the
+/// longest requests that the API server takes are 1.5 GiB.
+const LONGEST_LIST: u64 = 2 << 30;
+
+/// Most objects of a list, whatever its pages: four times as many as there are endpoints in the largest clusters
+/// that Kubernetes is tested with (150,000), and more. Each takes memory as long as it exists.
+const MOST_OBJECTS: usize = 1_000_000;
 
 /// Longest silence while a list is being sent.
 const LIST_PATIENCE: Duration = Duration::from_secs(30);
@@ -148,17 +157,18 @@ impl Follower {
     }
 
     /// Begins a list of either kind.
-    pub(super) async fn begin_list(&self) -> Result<(), Failure> {
+    pub(super) async fn begin_list(&mut self) -> Result<(), Failure> {
+        self.n_listed = 0;
         self.metrics.listing(self.kind, self.list_reason);
         self.step(WatchStep::ListBegins).await
     }
 
     /// Fetches a page, and reports its items as they come.
-    async fn page(&self, parameters: &ListParams) -> Result<PageEnd, Failure> {
+    async fn page(&mut self, parameters: &ListParams) -> Result<PageEnd, Failure> {
         let request = Request::new(self.kind.path()).list(parameters);
         let mut body = self.request(request).await?;
         let mut reader = ListReader::new(self.kind);
-        while let Some(chunk) = body.chunk(LIST_PATIENCE).await? {
+        while let Some(chunk) = body.chunk(LONGEST_LIST, LIST_PATIENCE).await? {
             self.metrics.heard(self.kind);
             self.listed(reader.read(&chunk).map_err(|error| not_a_list(&error))?).await?;
         }
@@ -167,14 +177,65 @@ impl Follower {
         Ok(end)
     }
 
-    async fn listed(&self, items: Vec<Item>) -> Result<(), Failure> {
+    async fn listed(&mut self, items: Vec<Item>) -> Result<(), Failure> {
         for item in items {
-            self.step(WatchStep::Listed(item)).await?;
+            self.listed_one(item).await?;
         }
         Ok(())
+    }
+
+    /// Takes an item of a list of either kind.
+    pub(super) async fn listed_one(&mut self, item: Item) -> Result<(), Failure> {
+        self.n_listed += 1;
+        if self.n_listed > MOST_OBJECTS {
+            let problem =
+                format!("a list has more than {MOST_OBJECTS} objects; {UNLIKE_AN_ANSWER}");
+            return Err(Failure::Garbage(problem));
+        }
+        self.step(WatchStep::Listed(item)).await
     }
 }
 
 pub(in super::super) fn not_a_list(error: &serde_json::Error) -> Failure {
     Failure::garbage("not a list", error)
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::Client;
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::source::kubernetes::backoff::Backoff;
+    use crate::source::kubernetes::kind::ResourceKind;
+    use crate::source::kubernetes::measured::ClientMetrics;
+
+    #[tokio::test]
+    async fn a_list_has_a_largest_number_of_objects() {
+        let url = "http://127.0.0.1:1".parse().unwrap();
+        let client = Client::try_from(kube::Config::new(url)).unwrap();
+        let (reports, mut inbox) = mpsc::channel(10);
+        let metrics = ClientMetrics::new("127.0.0.1").unwrap();
+        let backoff = Backoff::default();
+        let kind = ResourceKind::Service;
+        let mut follower = Follower::new(client, kind, "n".to_owned(), backoff, reports, metrics);
+        follower.begin_list().await.unwrap();
+        // Pages are one list.
+        follower.n_listed = MOST_OBJECTS - 2;
+        let items = || vec![Item::Service(Box::default()); 2];
+        follower.listed(items()).await.unwrap();
+        let error = follower.listed(items()).await.unwrap_err().cause();
+        assert!(error.contains("a list has more than 1000000 objects; no API server"), "{error}");
+        follower.begin_list().await.unwrap();
+        follower.listed(items()).await.unwrap();
+        drop(follower);
+        let mut n_listed = 0;
+        while let Some((_, report)) = inbox.recv().await {
+            n_listed += usize::from(matches!(
+                report,
+                super::super::FollowReport::Step(WatchStep::Listed(_))
+            ));
+        }
+        assert_eq!(n_listed, 4);
+    }
 }
