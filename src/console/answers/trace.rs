@@ -30,6 +30,9 @@ pub use sender::{masqueraded_sources, own_sources};
 /// Port of the client: no rule asks for it.
 const CLIENT_PORT: u16 = 40_000;
 
+/// Most endpoints of a way that are shown. The kernel is asked for what each of them sees.
+const MOST_ENDPOINTS: usize = 500;
+
 /// Most connections that are shown with a trace.
 const MOST_CONNECTIONS: usize = 100;
 
@@ -94,8 +97,11 @@ pub struct TracedWay {
     /// Share of new connections that take this way; none: it depends on the connections that there
     /// are, or on the client.
     pub share: Option<f64>,
-    /// Endpoints that could be chosen.
+    /// Endpoints that could be chosen, the first of them by their addresses.
     pub endpoints: Vec<Choice>,
+    /// Number of endpoints that are not shown.
+    #[serde(default)]
+    pub more_endpoints: usize,
 }
 
 /// Event on a packet's way.

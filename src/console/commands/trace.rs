@@ -147,7 +147,7 @@ fn way_text(way: &TracedWay, (number, of): (usize, usize)) -> String {
     lines += &format!("  end\t\t{end}\n");
     let mut text = format!("\n{}\n{}", heading(title), aligned(&lines));
     if !way.endpoints.is_empty() {
-        text += &endpoints_text(&way.endpoints);
+        text += &endpoints_text(&way.endpoints, way.more_endpoints);
     }
     text
 }
@@ -199,7 +199,7 @@ fn without_comment(rule: &str) -> String {
     parts.unwrap_or_else(|| rule.to_owned())
 }
 
-fn endpoints_text(endpoints: &[Choice]) -> String {
+fn endpoints_text(endpoints: &[Choice], more_endpoints: usize) -> String {
     let rows = endpoints.iter().take(MOST_ENDPOINTS).map(|choice| {
         [
             format!("  {}", choice.endpoint),
@@ -213,9 +213,14 @@ fn endpoints_text(endpoints: &[Choice]) -> String {
         ]
     });
     let text = table(&["  ENDPOINT", "WEIGHT", "SHARE", "SEES AS SOURCE"], rows);
-    match endpoints.len().saturating_sub(MOST_ENDPOINTS) {
-        0 => text,
-        more => format!("{text}  and {more} more: -o json has all\n"),
+    match (endpoints.len().saturating_sub(MOST_ENDPOINTS), more_endpoints) {
+        (0, 0) => text,
+        (more, 0) => format!("{text}  and {more} more: -o json has all\n"),
+        (more, left_out) => format!(
+            "{text}  and {} more: -o json has the first {}, `kube-ipvs service` lists them\n",
+            more + left_out,
+            endpoints.len()
+        ),
     }
 }
 
@@ -338,6 +343,7 @@ mod tests {
                 choice("10.244.1.11:8080", Some("10.244.1.1")),
                 choice("10.244.2.11:8080", None),
             ],
+            more_endpoints: 0,
         };
         let expected = "\
 TCP from outside (192.0.2.254) to 10.96.0.10:80: Service default/web; comes by eth0, mode ipvs
@@ -359,6 +365,18 @@ Its way
     }
 
     #[test]
+    fn endpoints_that_are_not_listed_are_counted() {
+        let endpoints = |n| vec![choice("10.244.1.11:8080", None); n];
+        assert!(!endpoints_text(&endpoints(MOST_ENDPOINTS), 0).contains("more"));
+        let text = endpoints_text(&endpoints(25), 0);
+        assert!(text.ends_with("  and 5 more: -o json has all\n"), "{text}");
+        let text = endpoints_text(&endpoints(500), 9_500);
+        let expected =
+            "  and 9980 more: -o json has the first 500, `kube-ipvs service` lists them\n";
+        assert!(text.ends_with(expected), "{text}");
+    }
+
+    #[test]
     fn refusals_and_shares_are_said() {
         let refused = |share| TracedWay {
             steps: vec![rule("INPUT", 1, "-j REJECT", &[])],
@@ -366,6 +384,7 @@ Its way
             refused_by: Some("icmp-port-unreachable".to_owned()),
             share,
             endpoints: Vec::new(),
+            more_endpoints: 0,
         };
         let mut trace = trace(vec![refused(Some(1.0 / 3.0)), refused(None)]);
         trace.live = Some(Live { connections: Vec::new(), total: 0 });

@@ -2,7 +2,7 @@
 
 use super::Parameters;
 use super::markup::Markup;
-use crate::console::answers::trace::{Choice, End, Trace, TracedStep, TracedWay};
+use crate::console::answers::trace::{End, Trace, TracedStep, TracedWay};
 
 /// Most endpoints of a way that are listed.
 const MOST_ENDPOINTS: usize = 100;
@@ -95,7 +95,7 @@ fn write_way(main: &mut Markup, way: &TracedWay, number: usize, of: usize) {
         list.labelled("li", &[("class", class)], text);
     });
     if !way.endpoints.is_empty() {
-        write_endpoints(main, &way.endpoints);
+        write_endpoints(main, way);
     }
 }
 
@@ -153,11 +153,11 @@ fn end(way: &TracedWay) -> (&'static str, String) {
     }
 }
 
-fn write_endpoints(main: &mut Markup, endpoints: &[Choice]) {
+fn write_endpoints(main: &mut Markup, way: &TracedWay) {
     main.element("table", &[], |table| {
         table.headings(&["Endpoint", "Weight", "Share", "Sees as source"]);
         table.element("tbody", &[], |body| {
-            for choice in endpoints.iter().take(MOST_ENDPOINTS) {
+            for choice in way.endpoints.iter().take(MOST_ENDPOINTS) {
                 let weight = choice.weight.map_or_else(|| "-".to_owned(), |it| it.to_string());
                 let share = choice.share.map_or_else(|| "-".to_owned(), percent);
                 let source = match (choice.sees, choice.is_masqueraded) {
@@ -174,7 +174,7 @@ fn write_endpoints(main: &mut Markup, endpoints: &[Choice]) {
             }
         });
     });
-    let more = endpoints.len().saturating_sub(MOST_ENDPOINTS);
+    let more = way.endpoints.len().saturating_sub(MOST_ENDPOINTS) + way.more_endpoints;
     if more > 0 {
         main.labelled("p", &[("class", "soft")], format!("and {more} more endpoints"));
     }

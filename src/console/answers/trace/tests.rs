@@ -19,6 +19,11 @@ fn number(port: u16) -> NonZeroU16 {
 
 /// `shop/cart` with three endpoints, on a node of this mode.
 fn mk_planner(mode: Mode) -> Planner {
+    mk_planner_with(mode, &[HERE, AWAY[0], AWAY[1]].map(|it| it.parse::<IpAddr>().unwrap()))
+}
+
+/// `shop/cart` with these endpoints.
+fn mk_planner_with(mode: Mode, endpoints: &[IpAddr]) -> Planner {
     let pods = "10.244.0.0/16".parse().unwrap();
     let settings = Settings {
         mode,
@@ -36,8 +41,8 @@ fn mk_planner(mode: Mode) -> Planner {
         }],
         ..Service::new(name.clone())
     };
-    let endpoint = |address: &str| Endpoint {
-        address: address.parse().unwrap(),
+    let endpoint = |address: &IpAddr| Endpoint {
+        address: *address,
         conditions: Conditions { ready: true, serving: true, terminating: false },
         node: Some("n1".into()),
         zone: None,
@@ -48,7 +53,7 @@ fn mk_planner(mode: Mode) -> Planner {
         service: name,
         family: Family::V4,
         ports: vec![SlicePort { name: "http".into(), protocol: Protocol::Tcp, port: number(8080) }],
-        endpoints: [HERE, AWAY[0], AWAY[1]].map(endpoint).into(),
+        endpoints: endpoints.iter().map(endpoint).collect(),
     };
     let mut planner = Planner::new(settings);
     planner.apply(Event::LocalAddresses(vec![[192, 0, 2, 1].into()]));
@@ -59,11 +64,15 @@ fn mk_planner(mode: Mode) -> Planner {
 }
 
 fn ways(mode: Mode, source: &str, destination: &str) -> Vec<TracedWay> {
+    ways_of(&mk_planner(mode), source, destination)
+}
+
+fn ways_of(planner: &Planner, source: &str, destination: &str) -> Vec<TracedWay> {
     let source = SocketAddr::new(source.parse().unwrap(), CLIENT_PORT);
     let origin = Origin::Interface { name: "eth0".into(), is_by_bridge_port: false };
     let destination = destination.parse().unwrap();
     let packet = Packet { protocol: Protocol::Tcp, source, destination, origin };
-    ways::merged(&mk_planner(mode).trace(&packet).unwrap())
+    ways::merged(&planner.trace(&packet).unwrap())
 }
 
 fn endpoints(way: &TracedWay) -> Vec<String> {
@@ -82,6 +91,22 @@ fn ways_that_differ_in_the_endpoint_alone_are_one() {
             assert!(choice.is_masqueraded && choice.sees.is_none(), "{mode}: {choice:?}");
         }
         assert_eq!(ways::masqueraded(&ways).len(), 3);
+    }
+}
+
+#[test]
+fn of_many_endpoints_the_first_are_shown_and_the_others_counted() {
+    let endpoints: Vec<IpAddr> =
+        (0..=1_999_u16).map(|n| IpAddr::from((0x0af4_0000 + u32::from(n)).to_be_bytes())).collect();
+    for mode in [Mode::Ipvs, Mode::Iptables] {
+        let planner = mk_planner_with(mode, &endpoints);
+        let ways = ways_of(&planner, "198.51.100.7", "10.96.0.10:80");
+        assert_eq!(ways.len(), 1, "{mode}");
+        let way = &ways[0];
+        assert_eq!((way.endpoints.len(), way.more_endpoints), (500, 1_500), "{mode}");
+        assert_eq!(way.endpoints[499].endpoint.ip(), endpoints[499], "{mode}");
+        assert!((way.share.unwrap() - 1.0).abs() < 1e-6, "{mode}: {:?}", way.share);
+        assert_eq!(ways::masqueraded(&ways).len(), 500, "the kernel is asked for these");
     }
 }
 

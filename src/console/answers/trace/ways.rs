@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use plan::hash::HashSet;
 use plan::trace::{Fate, Source, Step, Trace as Planned, Way};
 
-use super::{Choice, End, TracedStep, TracedWay};
+use super::{Choice, End, MOST_ENDPOINTS, TracedStep, TracedWay};
 
 /// Beginning of the name of an endpoint's chain.
 const OF_ENDPOINT: &str = "KUBE-SEP-";
@@ -15,7 +15,7 @@ const OF_ENDPOINT: &str = "KUBE-SEP-";
 type Common = (Vec<String>, End, Option<String>);
 
 /// Returns the ways of a trace, those first by which it arrives, and those that differ in the endpoint
-/// alone as one.
+/// alone as one. Of each at most [`MOST_ENDPOINTS`] endpoints are kept.
 pub(super) fn merged(trace: &Planned) -> Vec<TracedWay> {
     let mut merged: BTreeMap<(End, Common), TracedWay> = BTreeMap::new();
     for way in &trace.ways {
@@ -31,7 +31,8 @@ pub(super) fn merged(trace: &Planned) -> Vec<TracedWay> {
             std::collections::btree_map::Entry::Vacant(place) => {
                 let endpoints = choice.into_iter().collect();
                 let share = way.share;
-                place.insert(TracedWay { steps, end, refused_by, share, endpoints });
+                let way = TracedWay { steps, end, refused_by, share, endpoints, more_endpoints: 0 };
+                place.insert(way);
             }
             std::collections::btree_map::Entry::Occupied(mut place) => {
                 let same = place.get_mut();
@@ -41,10 +42,12 @@ pub(super) fn merged(trace: &Planned) -> Vec<TracedWay> {
         }
     }
     let mut ways: Vec<TracedWay> = merged.into_values().collect();
+    ways.sort_by_key(|way| (way.end, std::cmp::Reverse(way.endpoints.len())));
     for way in &mut ways {
         way.endpoints.sort_by_key(|choice| choice.endpoint);
+        way.more_endpoints = way.endpoints.len().saturating_sub(MOST_ENDPOINTS);
+        way.endpoints.truncate(MOST_ENDPOINTS);
     }
-    ways.sort_by_key(|way| (way.end, std::cmp::Reverse(way.endpoints.len())));
     ways
 }
 
