@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use kube_ipvs::cli::{self, Answer, Invocation};
 use kube_ipvs::config::{Configuration, LogFormat, Logging};
+use kube_ipvs::console::harmless::HarmlessLines;
 use kube_ipvs::{app, console, switch};
 
 fn main() -> ExitCode {
@@ -12,7 +13,7 @@ fn main() -> ExitCode {
         Ok(Invocation::Run(arguments)) => *arguments,
         Ok(Invocation::Switch(arguments)) => {
             app::logging::start(Logging { format: LogFormat::Text, verbosity: 0 });
-            return ended(switch::run(&arguments, &mut std::io::stdout()));
+            return ended(switch::run(&arguments, &mut HarmlessLines(std::io::stdout())));
         }
         Ok(Invocation::Console(words)) => return console::commands::run(words),
         Err(Answer::Help(flags)) => {

@@ -1,12 +1,13 @@
 //! Log lines, for people or for programs.
 
-use std::io::{self, Write};
+use std::io::{self, Stderr, Write};
 
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
 
 use crate::config::{LogFormat, Logging};
+use crate::console::harmless::{escaped_json, harmless_lines};
 use crate::console::journal::Journal;
 use crate::console::log::{LogLines, NotedFailures};
 use crate::secrets::scrubbed;
@@ -31,9 +32,13 @@ pub struct Log {
 #[derive(Debug, Clone)]
 pub struct Verbosity(reload::Handle<EnvFilter, Registry>);
 
-/// Writer of whole lines, which leaves out secrets: what a library says may have some.
+/// Writer of whole lines, which leaves out secrets, and escapes what a terminal obeys: what a library, a program
+/// or the API server says may have both.
 #[derive(Debug)]
-struct Scrubbed<W>(W);
+struct Scrubbed<W> {
+    stream: W,
+    format: LogFormat,
+}
 
 /// Sends log lines to standard error, and keeps the last ones in memory. The environment variable `RUST_LOG` decides, if it is set.
 pub fn start(logging: Logging) -> Log {
@@ -47,10 +52,15 @@ pub fn start(logging: Logging) -> Log {
     match logging.format {
         // Without colours on a terminal, too: they would stand between a name and its secret.
         LogFormat::Text => registry
-            .with(fmt::layer().with_ansi(false).with_writer(|| Scrubbed(io::stderr())))
+            .with(fmt::layer().with_ansi(false).with_writer(|| Scrubbed::stderr(LogFormat::Text)))
             .init(),
         LogFormat::Json => registry
-            .with(fmt::layer().json().flatten_event(true).with_writer(|| Scrubbed(io::stderr())))
+            .with(
+                fmt::layer()
+                    .json()
+                    .flatten_event(true)
+                    .with_writer(|| Scrubbed::stderr(LogFormat::Json)),
+            )
             .init(),
     }
     Log { verbosity: Verbosity(handle), lines, journal }
@@ -73,15 +83,26 @@ pub(super) fn directives(verbosity: u8) -> String {
 
 // === impl Scrubbed ===
 
+impl Scrubbed<Stderr> {
+    fn stderr(format: LogFormat) -> Self {
+        Self { stream: io::stderr(), format }
+    }
+}
+
 impl<W: Write> Write for Scrubbed<W> {
     /// Takes a whole event at once, as the formatting layer writes it.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.write_all(scrubbed(&String::from_utf8_lossy(bytes)).as_bytes())?;
+        let text = scrubbed(&String::from_utf8_lossy(bytes));
+        let text = match self.format {
+            LogFormat::Text => harmless_lines(&text),
+            LogFormat::Json => escaped_json(&text).into(),
+        };
+        self.stream.write_all(text.as_bytes())?;
         Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.0.flush()
+        self.stream.flush()
     }
 }
 
@@ -93,5 +114,32 @@ impl Verbosity {
         Box::new(move |verbosity| {
             self.0.reload(filter(verbosity)).map_err(|error| error.to_string())
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns what the log has of this text.
+    fn written(format: LogFormat, text: &str) -> String {
+        let mut log = Scrubbed { stream: Vec::new(), format };
+        log.write_all(text.as_bytes()).unwrap();
+        String::from_utf8(log.stream).unwrap()
+    }
+
+    #[test]
+    fn neither_secrets_nor_what_a_terminal_obeys_get_into_the_log() {
+        let hostile = "zone \u{1b}[2J\u{9b}\u{202e}, token=hunter2";
+        assert_eq!(
+            written(LogFormat::Text, &format!("{hostile}\n")),
+            "zone \\u{1b}[2J\\u{9b}\\u{202e}, token=(left out)\n"
+        );
+        let line = serde_json::json!({"message": hostile}).to_string() + "\n";
+        let line = written(LogFormat::Json, &line);
+        assert!(line.ends_with("}\n") && line.is_ascii(), "{line:?}");
+        let read: serde_json::Value = serde_json::from_str(&line).unwrap();
+        let message = "zone \u{1b}[2J\u{9b}\u{202e}, token=(left out)";
+        assert_eq!(read["message"], message, "it is the same to a program");
     }
 }

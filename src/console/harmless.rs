@@ -5,9 +5,14 @@
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
-use std::io;
+use std::io::{self, Write};
 
 use super::answers::Content;
+
+/// A stream whose lines have no harmful characters, whatever is written to it. Each write has whole characters,
+/// as those of the formatting macros have.
+#[derive(Debug)]
+pub struct HarmlessLines<W>(pub W);
 
 /// True if a terminal obeys a character, or hides what follows it.
 pub(super) fn is_harmful(character: char) -> bool {
@@ -54,7 +59,8 @@ fn escape(character: char) -> impl Iterator<Item = char> {
 }
 
 /// Returns JSON without raw harmful characters, which is the same to its readers.
-pub(super) fn escaped_json(json: &str) -> String {
+#[must_use]
+pub fn escaped_json(json: &str) -> String {
     // Raw ones are in strings alone, but for ends of lines.
     let mut escaped = String::with_capacity(json.len());
     for character in json.chars() {
@@ -129,9 +135,31 @@ fn first(json: &str) -> (Option<char>, usize) {
     }
 }
 
+// === impl HarmlessLines ===
+
+impl<W: Write> Write for HarmlessLines<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write_all(harmless_lines(&String::from_utf8_lossy(bytes)).as_bytes())?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_written_to_a_stream_is_escaped() {
+        let mut stream = HarmlessLines(Vec::new());
+        writeln!(stream, "serves in mode {}", "ä\u{1b}[2J\u{9b}\r").unwrap();
+        stream.flush().unwrap();
+        let text = String::from_utf8(stream.0).unwrap();
+        assert_eq!(text, "serves in mode ä\\u{1b}[2J\\u{9b}\\r\n");
+    }
 
     #[test]
     fn characters_that_a_terminal_obeys_are_escaped() {

@@ -11,6 +11,7 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::Context;
 
+use super::harmless::harmless_lines;
 use super::journal::{Happened, Journal, Origin, noted};
 use crate::secrets::scrubbed;
 
@@ -61,10 +62,12 @@ impl LogLines {
         (kept.lines.iter().map(|line| line.as_ref().to_owned()).collect(), kept.n_gone)
     }
 
-    /// Keeps the lines of an event without their secrets, which may go on over several of them.
+    /// Keeps the lines of an event without their secrets, which may go on over several of them, and without what a
+    /// terminal obeys.
     fn push(&self, text: &str) {
         // Before a line is cut, or pushed out: what is left of a secret has no form any more.
         let text = scrubbed(text);
+        let text = harmless_lines(&text);
         let mut kept = self.lock();
         for line in text.lines() {
             let end =
@@ -208,6 +211,13 @@ mod tests {
         assert_eq!(kept, expected);
         let notes = format!("{:?}", journal.after(0, 1));
         assert!(notes.contains("refused (left out)") && !notes.contains("hunter2"), "{notes}");
+    }
+
+    #[test]
+    fn a_kept_line_has_nothing_that_a_terminal_obeys() {
+        let lines = LogLines::default();
+        lines.push("WARN zone \u{1b}[2J\u{202e}\r is unknown\n");
+        assert_eq!(lines.all().0, [r"WARN zone \u{1b}[2J\u{202e}\r is unknown"]);
     }
 
     #[test]
