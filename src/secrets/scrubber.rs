@@ -1,7 +1,9 @@
 //! The scrubber of lines: finds names of secrets, and leaves out the values behind them.
 
+use std::net::{IpAddr, SocketAddr};
+
 use super::nesting::{Nesting, Quote, QuoteEnd, ends_text, is_end, is_mark};
-use super::{LEFT_OUT, is_secret};
+use super::{LEFT_OUT, is_secret, last_word};
 
 /// Words of HTTP between `Authorization:` and the secret.
 const SCHEMES: [&str; 6] = ["bearer", "basic", "digest", "negotiate", "ntlm", "token"];
@@ -9,11 +11,21 @@ const SCHEMES: [&str; 6] = ["bearer", "basic", "digest", "negotiate", "ntlm", "t
 /// Words after `bearer` in sentences.
 const NO_BEARER: [&str; 4] = ["token", "tokens", "auth", "authentication"];
 
+/// Last words of names behind which a word is the value, with nothing but a space between them, if it has letters
+/// and digits: `password hunter2`, but not `token expired`.
+const SPOKEN: [&str; 6] = ["password", "passwd", "passphrase", "pwd", "token", "secret"];
+
+/// Shortest of these words, in bytes: `10s` is none.
+const SHORTEST_SPOKEN: usize = 6;
+
 /// Values that are no secrets.
 const NO_SECRETS: [&str; 8] = ["true", "false", "null", "None", "nil", "~", "<nil>", "<none>"];
 
 /// Signs between a name and its value, the longer ones first.
 const SEPARATORS: [&str; 10] = [":=", "+=", "=>", "==", "=", ":", "%3D", "%3d", "%3A", "%3a"];
+
+/// Beginning of the tag that ends an element of XML.
+const END_TAG: &str = "</";
 
 /// Most lines of a value in quotation marks.
 const MOST_LINES: usize = 64;
@@ -85,6 +97,8 @@ enum Extent {
     Word,
     /// The bracket that closes the one at its beginning.
     Bracket,
+    /// The end tag of an element of XML.
+    Element,
 }
 
 // === impl Scrubber ===
@@ -196,6 +210,12 @@ impl Scrubber {
         if is_harmless(name, rest, extent) {
             return;
         }
+        if extent == Extent::Element {
+            let length = rest.find(END_TAG).unwrap_or_default();
+            self.scrubbed += if length > 0 { LEFT_OUT } else { "" };
+            line.at += length;
+            return;
+        }
         if let Some((quote, length)) = Quote::opening(rest) {
             let closes = line.nesting.closes_quote(quote.mark(), quote.n_backslashes());
             if closes && ends_text(line.text, line.at + length).is_ok() {
@@ -276,7 +296,9 @@ impl<'a> Line<'a> {
             _ => 0,
         };
         let from = (start + n_escaped).min(end);
-        let text = self.text.get(from..end).unwrap_or_default();
+        // One that begins with another letter has no such escape.
+        let text = self.text.get(from..end).or_else(|| self.text.get(start..end));
+        let text = text.unwrap_or_default();
         let two = before.strip_suffix(' ').filter(|_| text.eq_ignore_ascii_case("key"));
         let word = two.map_or(start, |two| two.trim_end_matches(is_of_name).len());
         let text = two.and_then(|_| self.text.get(word..end)).unwrap_or(text);
@@ -352,6 +374,16 @@ impl<'a> Line<'a> {
             let word = after.split(|it| !is_of_name(it)).next().unwrap_or_default();
             let is_prose = NO_BEARER.iter().any(|it| word.eq_ignore_ascii_case(it));
             return (!is_prose).then_some(Value { start: spaced, extent: Extent::Word });
+        }
+        let is_spoken = SPOKEN.iter().any(|it| last_word(name.text).eq_ignore_ascii_case(it));
+        if is_spaced && is_spoken && marked == name.end && is_spoken_secret(after) {
+            return Some(Value { start: spaced, extent: Extent::Word });
+        }
+        // An element of XML, and the same with a namespace.
+        let tag = self.before(name.start).trim_end_matches(|it| is_of_name(it) || it == ':');
+        let content = self.after(name.end).strip_prefix('>').filter(|_| tag.ends_with('<'));
+        if content.is_some_and(|it| it.contains(END_TAG)) {
+            return Some(Value { start: name.end + 1, extent: Extent::Element });
         }
         // A pair, as in a list of headers: ("authorization", "x").
         let opened = self.before(name.start).trim_end_matches(|it| it == '\\' || is_mark(it));
@@ -439,7 +471,7 @@ impl Extent {
     fn is_over(self, behind: &str, previous: char) -> bool {
         let is_before_space = behind.starts_with(char::is_whitespace);
         match self {
-            Self::Line | Self::Bracket => false,
+            Self::Line | Self::Bracket | Self::Element => false,
             Self::Word => is_before_space,
             Self::Parameter => is_before_space || behind.starts_with(['&', '#']),
             Self::Words => previous.is_whitespace() && !is_before_space && begins_argument(behind),
@@ -448,7 +480,24 @@ impl Extent {
 }
 
 fn is_of_name(character: char) -> bool {
-    character.is_ascii_alphanumeric() || matches!(character, '_' | '-' | '.')
+    character.is_alphanumeric() || matches!(character, '_' | '-' | '.')
+}
+
+/// True if a text begins with a word of letters and digits that is neither a path nor a URL nor an address.
+fn is_spoken_secret(text: &str) -> bool {
+    let word = text.split_whitespace().next().unwrap_or_default();
+    let word = word.trim_matches(|it: char| ".,;:!?()[]{}".contains(it));
+    let has = |is: fn(&char) -> bool| word.chars().any(|it| is(&it));
+    let is_url = word.split_once("://").is_some_and(|(scheme, _)| {
+        !scheme.is_empty() && scheme.bytes().all(|it| it.is_ascii_alphabetic())
+    });
+    word.len() >= SHORTEST_SPOKEN
+        && has(char::is_ascii_digit)
+        && has(|it| it.is_alphabetic())
+        && !word.starts_with('/')
+        && !is_url
+        && word.parse::<IpAddr>().is_err()
+        && word.parse::<SocketAddr>().is_err()
 }
 
 /// True for `-v`, `--flag` and `name=`.

@@ -53,6 +53,20 @@ const LEFT_OUT_OF: &[(&str, &str)] = &[
     ("private key: x", "private key: (left out)"),
     ("AccountName=a;AccountKey=x==;B=c", "AccountName=a;AccountKey=(left out)"),
     (r"a\nsig=x", r"a\nsig=(left out)"),
+    // Words behind a name.
+    ("password hunter2", "password (left out)"),
+    ("login with the password hunter2, and", "login with the password (left out) and"),
+    ("got token a8f5f167f44f from x", "got token (left out) from x"),
+    ("clientSecret p4ss.w0rd! x", "clientSecret (left out) x"),
+    ("(token abc123) x", "(token (left out)) x"),
+    // XML.
+    ("<a><password>x y</password></a>", "<a><password>(left out)</password></a>"),
+    ("<wsse:Password>\"x\" y</wsse:Password>", "<wsse:Password>(left out)</wsse:Password>"),
+    ("<Token></Token><b>x</b>", "<Token></Token><b>x</b>"),
+    // Other letters.
+    ("tokenÄ=x", "tokenÄ=(left out)"),
+    ("ключ_token: x", "ключ_token: (left out)"),
+    (r"\ätoken=x", r"\ätoken=(left out)"),
     // Whole values.
     ("password: hunter2", "password: (left out)"),
     ("password: two words", "password: (left out)"),
@@ -168,6 +182,9 @@ fn what_is_no_secret_stays() {
         "https://registry/npm/@scope/x is at 10.0.0.1:80",
         "- name: MODE\n  value: ipvs\n- name: TOKEN_FILE\n  value: /x\n",
         "shop   token   ClusterIP   10.96.0.10",
+        "the token expired 10s ago; no password was given, and the secret is gone",
+        "get a token https://idp.example1.com/x, secret fd00::10:1 and /run/secret1/token /run/x1",
+        "usage: --token-file <token>, Option<Secret> is none",
         "",
     ] {
         assert_eq!(scrubbed(text), text);
@@ -247,6 +264,9 @@ const FORMS: &[(&str, &str)] = &[
     ("AWS_SECRET_ACCESS_KEY=\"%\" aws eks", "\"\\"),
     ("authorization: Bearer %", ""),
     ("got Bearer %", " "),
+    ("the password 1a%", " "),
+    ("<password>%</password>", "<"),
+    ("jeton_été_token: %", ""),
     ("token: Some(\"%\")", ""),
     ("A { token: Some(\"%\") }", "\"\\"),
     ("Token(\"%\")", "\"\\"),
