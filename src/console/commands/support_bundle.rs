@@ -1,8 +1,10 @@
 //! `kube-ipvs support-bundle`: one archive for finding out what is wrong.
 
 use std::io::{self, Write};
+use std::iter;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 use std::time::SystemTime;
 
 use clap::{Args, CommandFactory as _, Parser as _};
@@ -13,6 +15,7 @@ use super::{CommandLine, Session, written};
 use crate::bundle::{Bundle, LONGEST_FILE, host, kernel};
 use crate::console::answers::Content;
 use crate::console::answers::log::Log;
+use crate::console::client::Client;
 use crate::console::outcome::{Failure, Verdict};
 use crate::console::output::{Output, notable, table};
 use crate::preflight;
@@ -114,13 +117,8 @@ fn collected(session: &Session) -> Bundle {
     match session.client() {
         Err(failure) => bundle.add("answers", Err(failure.to_string())),
         Ok(client) => {
-            let log = client.get::<Log>("/v1/log", &[]).map(|log| log.text());
-            bundle.add("log.txt", log.map_err(|failure| failure.to_string()));
-            for (name, words) in COMMANDS {
-                let is_there = |name: &&str| CommandLine::command().find_subcommand(name).is_some();
-                if words.first().is_some_and(is_there) {
-                    bundle.add(&format!("answers/{name}.json"), answer(session, words));
-                }
+            for (name, answer) in answers(&client, session.options.socket.as_deref()) {
+                bundle.add(&name, answer);
             }
         }
     }
@@ -162,13 +160,38 @@ fn pretty(value: &impl Serialize) -> Result<String, String> {
     serde_json::to_string_pretty(value).map_err(|error| error.to_string())
 }
 
+/// Returns the log and what the other commands answer. All are asked at once: a loop that does not answer is waited
+/// for once.
+fn answers(client: &Client, socket: Option<&Path>) -> Vec<(String, Result<String, String>)> {
+    let is_there = |words: &[&str]| {
+        words.first().is_some_and(|name| CommandLine::command().find_subcommand(name).is_some())
+    };
+    thread::scope(|scope| {
+        let log = scope.spawn(|| {
+            let log: Result<Log, Failure> = client.get("/v1/log", &[]);
+            log.map(|log| log.text()).map_err(|failure| failure.to_string())
+        });
+        let commands = COMMANDS.into_iter().filter(|(_, words)| is_there(words));
+        let asked = commands.map(|(name, words)| {
+            (format!("answers/{name}.json"), scope.spawn(move || answer(socket, words)))
+        });
+        // Each is begun before the first is waited for.
+        let asked: Vec<_> = iter::once(("log.txt".to_owned(), log)).chain(asked).collect();
+        let ended = asked.into_iter().map(|(name, asked)| {
+            let panicked = |_| Err("the command has panicked, which is a bug".to_owned());
+            (name, asked.join().unwrap_or_else(panicked))
+        });
+        ended.collect()
+    })
+}
+
 /// Returns what another command answers, as JSON.
-fn answer(session: &Session, words: &[&str]) -> Result<String, String> {
+fn answer(socket: Option<&Path>, words: &[&str]) -> Result<String, String> {
     let words = ["kube-ipvs"].iter().chain(words).chain(&["-o", "json"]).copied();
     let parsed = CommandLine::try_parse_from(words).map_err(|error| error.to_string())?;
     let answer = Written::default();
     let mut inner = Session {
-        options: super::Options { socket: session.options.socket.clone(), ..parsed.options },
+        options: super::Options { socket: socket.map(Path::to_owned), ..parsed.options },
         output: Output::json_to(Box::new(answer.clone())),
     };
     parsed.command.run(&mut inner).map_err(|failure| failure.to_string())?;
@@ -232,6 +255,9 @@ impl Write for Written {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixListener;
+    use std::time::{Duration, Instant};
+
     use super::*;
     use crate::config::{Arguments as Flags, Configuration};
 
@@ -262,6 +288,33 @@ mod tests {
         assert!(text.contains("https://(left out)@10.0.0.1:6443"), "{text}");
         assert!(text.contains(kubeconfig.to_str().unwrap()), "{text}");
         assert!(text.contains("\"scheduler\""), "{text}");
+    }
+
+    #[test]
+    fn all_answers_are_asked_for_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("console.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let asked = 1 + COMMANDS.len();
+        // No question is answered before all are there.
+        let program = thread::spawn(move || {
+            let begun = Instant::now();
+            let mut open = Vec::new();
+            while open.len() < asked && begun.elapsed() < Duration::from_secs(20) {
+                match listener.accept() {
+                    Ok((stream, _)) => open.push(stream),
+                    Err(_) => thread::sleep(Duration::from_millis(5)),
+                }
+            }
+            open.len()
+        });
+        let client = Client::find(Some(&socket)).unwrap();
+        let answers = answers(&client, Some(&socket));
+        assert_eq!(program.join().unwrap(), asked);
+        let names: Vec<&str> = answers.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names[..3], ["log.txt", "answers/status.json", "answers/services.json"]);
+        assert!(answers.iter().all(|(_, answer)| answer.is_err()), "{answers:?}");
     }
 
     #[test]

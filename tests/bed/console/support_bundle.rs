@@ -53,3 +53,34 @@ fn it_has_answers_and_dumps_with_the_program_and_dumps_without() {
     assert!(without.code == 0 && without.out.contains("no kube-ipvs runs"), "{without:?}");
     assert!(file(&path, "kernel/ipvs.txt").contains("10.96.0.10:80"));
 }
+
+/// Runs the command in a container whose root is read-only, below which this is mounted at `/run`.
+fn in_container(bed: &Bed, run: &str, arguments: &[&str]) -> (Option<i32>, String, String) {
+    let program = std::env::var("KUBE_IPVS").unwrap_or_else(|_| "/job/kube-ipvs".to_owned());
+    let script = format!(
+        "set -e; mount --rbind / /mnt; mount -o remount,bind,ro /mnt; {run}; exec chroot /mnt \"$@\""
+    );
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", &script, "container", &program, "support-bundle"]);
+    let output = bed.node().enter(|| command.args(arguments).output()).unwrap().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn a_read_only_root_has_it_in_the_sockets_folder_or_on_stdout_or_not_at_all() {
+    let bed = Bed::new();
+    let read_only = "mount -t tmpfs none /mnt/run; mkdir -p /mnt/run/kube-ipvs; \
+                     mount -o remount,ro /mnt/run";
+    let (code, _, err) = in_container(&bed, read_only, &[]);
+    let words = ["cannot write the bundle to /run/kube-ipvs/", "Read-only file system", "with -f"];
+    assert!(code == Some(6) && words.iter().all(|word| err.contains(word)), "{code:?} {err}");
+    let (code, _, err) = in_container(&bed, read_only, &["-f", "/node.tar.gz"]);
+    let words = ["cannot write the bundle to /node.tar.gz: Read-only file system"];
+    assert!(code == Some(6) && words.iter().all(|word| err.contains(word)), "{code:?} {err}");
+    let (code, out, err) = in_container(&bed, read_only, &["-f", "-"]);
+    assert!(code == Some(0) && out.len() > 1_000, "{code:?} {err}");
+    let writable = "mount -t tmpfs none /mnt/run; mkdir -p /mnt/run/kube-ipvs";
+    let (code, out, err) = in_container(&bed, writable, &[]);
+    assert!(code == Some(0) && out.starts_with("wrote /run/kube-ipvs/kube-ipvs-"), "{out} {err}");
+}
