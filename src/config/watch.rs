@@ -229,10 +229,17 @@ impl Watched {
         }
     }
 
-    /// Reads the file on another thread: its file system may be one that has stopped.
+    /// Reads the file on another thread: its file system may be one that has stopped. Only a regular file is read: a
+    /// FIFO in its place would be waited for until some process writes to it.
     async fn read(&mut self) -> Option<Vec<u8>> {
         let path = self.file.path.clone();
-        let read = spawn_blocking(move || std::fs::read(path)).await;
+        let read = spawn_blocking(move || {
+            if !std::fs::metadata(&path)?.is_file() {
+                return Err(io::Error::other("it is not a regular file any more"));
+            }
+            std::fs::read(path)
+        });
+        let read = read.await;
         let content = read.unwrap_or_else(|error| Err(error.into()));
         if let Err(error) = &content
             && !self.is_unreadable
@@ -395,6 +402,23 @@ mod tests {
         fs::write(&path, "mode: ipvs").unwrap();
         assert!(timeout(NOT_YET, &mut changed).await.is_err());
 
+        fs::write(&path, "mode: \"\"").unwrap();
+        assert_eq!(timeout(SOON, changed).await, Ok(Change::Restart));
+    }
+
+    #[tokio::test]
+    async fn a_fifo_in_its_place_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config.conf");
+        fs::write(&path, "mode: ipvs").unwrap();
+        let rejected = AtomicBool::new(false);
+        let changed = changed(path.clone(), &rejected);
+        tokio::pin!(changed);
+        fs::remove_file(&path).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RUSR).unwrap();
+        assert!(timeout(NOT_YET, &mut changed).await.is_err());
+        assert!(rejected.load(Ordering::Relaxed));
+        fs::remove_file(&path).unwrap();
         fs::write(&path, "mode: \"\"").unwrap();
         assert_eq!(timeout(SOON, changed).await, Ok(Change::Restart));
     }
