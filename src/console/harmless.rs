@@ -155,7 +155,8 @@ mod tests {
     #[test]
     fn what_is_written_to_a_stream_is_escaped() {
         let mut stream = HarmlessLines(Vec::new());
-        writeln!(stream, "serves in mode {}", "ä\u{1b}[2J\u{9b}\r").unwrap();
+        let mode = "ä\u{1b}[2J\u{9b}\r";
+        writeln!(stream, "serves in mode {mode}").unwrap();
         stream.flush().unwrap();
         let text = String::from_utf8(stream.0).unwrap();
         assert_eq!(text, "serves in mode ä\\u{1b}[2J\\u{9b}\\r\n");
