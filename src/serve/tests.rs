@@ -1,9 +1,12 @@
 //! The servers as clients see them: real connections on 127.0.0.1.
 
+use std::collections::HashMap;
 use std::io;
 use std::sync::Mutex;
 
 use axum::Router;
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::MetricFamily;
 use rustix::io::Errno;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -172,6 +175,50 @@ async fn the_metrics_server_has_kube_proxys_pages() {
     assert!(configz.headers.contains(&"Content-Type: application/json".to_owned()));
     for path in ["/", "/nothing", "/proxymode", "/debug/flags/v", "/debug/pprof/profile"] {
         assert_eq!(get(at, path).await.status, 404, "{path}");
+    }
+}
+
+/// Metrics that take as long as they are told to, as those of many Services take long.
+struct SlowMetrics {
+    desc: Desc,
+    begun: mpsc::UnboundedSender<()>,
+    end: Mutex<std::sync::mpsc::Receiver<()>>,
+}
+
+impl Collector for SlowMetrics {
+    fn desc(&self) -> Vec<&Desc> {
+        vec![&self.desc]
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        self.begun.send(()).unwrap();
+        // Who waits for health meanwhile never tells it to end.
+        self.end.lock().unwrap().recv_timeout(Duration::from_secs(30)).unwrap();
+        Vec::new()
+    }
+}
+
+#[tokio::test]
+async fn health_is_answered_while_a_scrape_is_gathered() {
+    let servers = running(options()).await;
+    servers.health.node_leaving(false);
+    let (begun, mut has_begun) = mpsc::unbounded_channel();
+    let (end, until) = std::sync::mpsc::channel();
+    let desc = Desc::new("slow".to_owned(), "Slow.".to_owned(), Vec::new(), HashMap::new());
+    let slow = SlowMetrics { desc: desc.unwrap(), begun, end: Mutex::new(until) };
+    servers.metrics.add(slow).unwrap();
+    let address = servers.metrics_address;
+    let scrapes = [(); 2].map(|()| tokio::spawn(get(address, "/metrics")));
+    has_begun.recv().await.unwrap();
+    for address in [servers.health_address, servers.metrics_address] {
+        assert_eq!(get(address, "/healthz").await.status, 200);
+    }
+    assert!(has_begun.try_recv().is_err(), "one is gathered at a time");
+    for _ in &scrapes {
+        end.send(()).unwrap();
+    }
+    for scrape in scrapes {
+        assert_eq!(scrape.await.unwrap().status, 200);
     }
 }
 

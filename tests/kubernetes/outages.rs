@@ -209,6 +209,78 @@ async fn a_program_whose_token_is_refused_is_asked_again() {
     assert_eq!(last.authorization, Authorization::Token("second".to_owned()), "{requests:?}");
 }
 
+/// To a server that no longer knows its certificate, a client is anonymous, and may do nothing (403).
+#[tokio::test]
+async fn a_program_whose_certificate_is_forbidden_is_asked_again() {
+    let mut world = World::new(Options::default());
+    let write = |world: &World, name: &str| {
+        let client = world.server.client_certificate(name).unwrap();
+        let status = serde_json::json!({
+            "clientCertificateData": client.certificate,
+            "clientKeyData": client.key,
+        });
+        let credential = serde_json::json!({
+            "apiVersion": "client.authentication.k8s.io/v1",
+            "kind": "ExecCredential",
+            "status": status,
+        });
+        world.file("credential", &credential.to_string())
+    };
+    let path = write(&world, "first");
+    let user = serde_json::json!({"exec": {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "command": "cat",
+        "args": [path],
+        "interactiveMode": "Never",
+    }});
+    world.follow_with(&Credentials::User(user)).await;
+    world.until_complete().await;
+    let named = |name: &str| Authorization::Certificate(name.to_owned());
+    let requests = world.server.requests();
+    assert!(requests.iter().all(|request| request.authorization == named("first")), "{requests:?}");
+    write(&world, "second");
+    world.server.clear_requests();
+    world.server.inject(Fault::Forbidden, On::watch(Resource::Services).times(1));
+    world.server.disconnect();
+    let of_services = |server: &Server| -> Vec<_> {
+        let mut requests = server.requests();
+        requests.retain(|request| request.resource == Some(Resource::Services));
+        requests.into_iter().map(|it| (it.status, it.authorization)).collect()
+    };
+    world
+        .until("the second is accepted", |_, server| {
+            of_services(server).last() == Some(&(200, named("second")))
+        })
+        .await;
+    let found = of_services(&world.server);
+    assert_eq!(found.first(), Some(&(403, named("first"))), "{found:?}");
+    world.catch_up().await;
+}
+
+/// Neither what it says on stderr, which may be the server's answer with a token in it, nor what it prints.
+#[test]
+fn nothing_that_a_program_says_gets_into_the_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let kubeconfig = folder.path().join("kubeconfig");
+    let text = "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
+        contexts: [{name: c, context: {cluster: c, user: u}}]\n\
+        clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}]\n\
+        users: [{name: u, user: {exec: {apiVersion: client.authentication.k8s.io/v1, \
+        interactiveMode: Never, command: sh, env: [{name: KEY, value: swordfish}], \
+        args: ['-c', 'echo printed; echo said to $KEY >&2; exit 3']}}}]\n";
+    std::fs::write(&kubeconfig, text).unwrap();
+    let program = std::process::Command::new(env!("CARGO_BIN_EXE_kube-ipvs"))
+        .args(["--proxy-mode=ipvs", "--v=9", "--kubeconfig"])
+        .arg(kubeconfig)
+        .output()
+        .unwrap();
+    let log = String::from_utf8([program.stdout, program.stderr].concat()).unwrap();
+    assert!(!program.status.success() && log.contains("ended with exit status: 3"), "{log}");
+    for word in ["printed;", "printed\n", "said to", "swordfish"] {
+        assert!(!log.contains(word), "{word}: {log}");
+    }
+}
+
 #[tokio::test]
 async fn a_token_that_a_program_prints() {
     let mut world = World::new(Options::default());

@@ -71,10 +71,21 @@ fn restricted(bed: &Bed) -> Service {
 }
 
 fn packets_do_what_was_explained_in(mode: &str) {
+    let local = format!("--cluster-cidr={POD_RANGE_IPV4},{POD_RANGE_IPV6}");
+    let decides = match mode {
+        "ipvs" => ["by the short circuit 251.0.113.10:80", "KUBE-SOURCE-RANGES-FIREWALL"],
+        "iptables" => ["in table filter", "KUBE-FW-"],
+        _ => ["in table", "-j DROP"],
+    };
+    packets_do_what_was_explained_where(mode, &[&local], decides);
+}
+
+/// `local` says which traffic is of this node's pods, `decides` what decides on packets.
+fn packets_do_what_was_explained_where(mode: &str, local: &[&str], decides: [&str; 2]) {
     let bed = Bed::with(&ClusterSpec { clients: 2, ..ClusterSpec::default() });
     bed.manifests.apply(&restricted(&bed)).unwrap();
-    let local = format!("--cluster-cidr={POD_RANGE_IPV4},{POD_RANGE_IPV6}");
-    let proxy = bed.start(&[&format!("--proxy-mode={mode}"), &local]);
+    let mode_flag = format!("--proxy-mode={mode}");
+    let proxy = bed.start(&[&[&*mode_flag], local].concat());
     let hosts = [bed.cluster.client(1).unwrap(), bed.cluster.client(2).unwrap(), bed.pod(1, 2)];
     let mut outcomes = BTreeSet::new();
     for (protocol, word) in [(Protocol::Tcp, "tcp"), (Protocol::Udp, "udp")] {
@@ -101,11 +112,6 @@ fn packets_do_what_was_explained_in(mode: &str) {
         outcomes.iter().flatten().map(|(names, _)| names.len()).collect();
     assert_eq!(numbers, BTreeSet::from([1, 2]), "{outcomes:?}");
     let text = run(&bed, &["explain", "web"]).out;
-    let decides = match mode {
-        "ipvs" => ["by the short circuit 251.0.113.10:80", "KUBE-SOURCE-RANGES-FIREWALL"],
-        "iptables" => ["in table filter", "KUBE-FW-"],
-        _ => ["in table", "-j DROP"],
-    };
     assert!(decides.iter().all(|word| text.contains(word)), "{text}");
     proxy.stop().unwrap();
 }
@@ -123,6 +129,15 @@ fn packets_do_what_was_explained_in_mode_iptables() {
 #[test]
 fn packets_do_what_was_explained_in_mode_userspace() {
     packets_do_what_was_explained_in("userspace");
+}
+
+/// No Node says in which networks its pods are: their interfaces do.
+#[test]
+fn packets_do_what_was_explained_where_pods_are_known_by_their_interfaces() {
+    let local = ["--detect-local-mode=InterfaceNamePrefix", "--pod-interface-name-prefix=cni"];
+    for mode in ["ipvs", "iptables"] {
+        packets_do_what_was_explained_where(mode, &local, ["! -i cni+", "-j DROP"]);
+    }
 }
 
 /// Asks who a pod gets, and requires the answer about it.
