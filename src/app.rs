@@ -140,8 +140,9 @@ async fn serve(first: Configuration, mut program: Program) -> anyhow::Result<()>
                     return Err(problem);
                 };
                 let wanted = configuration.modes.preferred;
+                let former_mode = served.modes.preferred;
                 error!(
-                    "cannot serve in mode {wanted}, and goes back to the mode before: {problem:#}"
+                    "cannot serve in mode {wanted}, and rolls back to mode {former_mode}: {problem:#}"
                 );
                 let reason = format!("mode {wanted} could not be served in: {problem:#}");
                 former = Some(Former { mode: wanted, reason, has_failed: true });
@@ -160,7 +161,7 @@ async fn serve(first: Configuration, mut program: Program) -> anyhow::Result<()>
     }
 }
 
-/// Configurations to go back to if a tenure cannot begin.
+/// Configurations to roll back to if a tenure cannot begin.
 struct Before {
     /// Configuration that served, for the mode that it served in.
     served: Configuration,
@@ -171,7 +172,7 @@ struct Before {
 // === impl Before ===
 
 impl Before {
-    /// A node that has fallen back goes back to that mode. It would find the preferred one possible.
+    /// A node that has fallen back rolls back to that mode. It would find the preferred one possible.
     fn new(served: Configuration, mode: Mode, program: &Program) -> Self {
         let configured = program.configured.clone();
         let served = if served.modes.preferred == mode {

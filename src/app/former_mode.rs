@@ -37,7 +37,7 @@ const PAUSES: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(600)
 pub(super) struct Former {
     pub(super) mode: Mode,
     pub(super) reason: String,
-    /// True if it could not be served in, and the mode before that is taken up again.
+    /// True if it could not be served in, and the one before it is taken up again.
     pub(super) has_failed: bool,
 }
 
@@ -258,10 +258,10 @@ const SWITCHED: &str = "ModeSwitched";
 /// Reason of the Event of a node that cannot serve in another mode.
 pub(super) const SWITCH_FAILED: &str = "ModeSwitchFailed";
 
-/// Returns the Event of a node that begins to serve in another mode, or goes back to one.
+/// Returns the Event of a node that begins to serve in another mode, or rolls back to one.
 fn begun(mode: Mode, Former { mode: former, reason, has_failed }: &Former) -> NewEvent {
     if *has_failed {
-        let note = format!("this node goes back to mode {mode}: {reason}");
+        let note = format!("this node rolls back to mode {mode}: {reason}");
         return event(Severity::Warning, SWITCH_FAILED, note);
     }
     if *former == mode {
@@ -334,7 +334,7 @@ mod tests {
         assert_eq!((said.reason, said.note.as_str()), ("ConfigurationChanged", note));
         let said = begun(Mode::Iptables, &Former { has_failed: true, ..mk_former() });
         assert_eq!((said.reason, said.severity), ("ModeSwitchFailed", Severity::Warning));
-        assert_eq!(said.note, "this node goes back to mode iptables: asked by a signal");
+        assert_eq!(said.note, "this node rolls back to mode iptables: asked by a signal");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::kernel::ReadError;
 use crate::reconcile::Status;
 use crate::reconcile::observer::Observer;
 
-/// Time for which a mode may lack something until the program goes back to the one before. Retries
+/// Time for which a mode may lack something until the node rolls back to the former one. Retries
 /// come after 1, 3, 7, 15 and 31 s, and changes of Services do not reach clients meanwhile.
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -47,7 +47,7 @@ impl Observer for Lack {
 }
 
 /// Ready with the problem when the event loop has not come to carry the traffic, and lacked something
-/// for [`LIMIT`]. Never ready without a mode to go back to.
+/// for [`LIMIT`]. Never ready without a mode to roll back to.
 pub(super) async fn for_too_long(
     mut status: watch::Receiver<Status>,
     lack: Lack,

@@ -91,7 +91,7 @@ const LONGEST_END: Duration = Duration::from_secs(1);
 pub(super) enum Ended {
     /// The program ends.
     Shutdown,
-    /// It has not come to carry the traffic, for this reason. The mode before still does.
+    /// It has not come to carry the traffic, for this reason. The former mode still does.
     HeldUp(anyhow::Error),
     /// Another tenure follows.
     Switch {
@@ -126,7 +126,7 @@ pub(super) struct Parts<K> {
     pub(super) configuration: Configuration,
     /// Settings with the families and abilities that the host has.
     pub(super) settings: Settings,
-    /// The mode before, in this process.
+    /// The former mode, in this process.
     pub(super) former: Option<Former>,
     /// The relay of mode userspace, which serves in that mode, and drains in another.
     pub(super) relay: Option<RunningRelay>,
@@ -403,7 +403,7 @@ impl Threads {
     }
 }
 
-/// Returns the families that the next mode must serve. One that is gone back to serves what it can.
+/// Returns the families that the next mode must serve. One that is rolled back to serves what it can.
 fn to_keep(former: Option<&Former>, served: &[Family]) -> Vec<Family> {
     let is_new = former.is_some_and(|former| !former.has_failed);
     if is_new { served.to_vec() } else { Vec::new() }

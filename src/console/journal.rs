@@ -122,7 +122,7 @@ pub enum Happened {
     SysctlPutBack,
     /// A sysctl is not as Services need it.
     SysctlWarning(Box<str>),
-    /// Rules of the mode before still lead connections, for this reason; none: no longer.
+    /// Rules of the former mode still lead connections, for this reason; none: no longer.
     HeldUp(Option<Box<str>>),
     /// A drain by hand has begun or ended.
     HandDrained(Box<str>),

@@ -135,7 +135,7 @@ impl Dispatch {
         }
         self.next_report = Some(now + REPORT_PERIOD);
         let note = format!(
-            "connections to Services still go by the rules of the mode before, and changes of Services \
+            "connections to Services still go by the rules of the former mode, and changes of Services \
              do not reach them, because mode ipvs lacks what it needs: {}",
             missing(cx.planner.led_by_rules().union(&self.refused), retry_queue)
         );

@@ -1,6 +1,6 @@
 //! The rules that lead new connections, in modes iptables and userspace: whether they are there.
 //!
-//! What the mode before left goes on serving until they are. A single Service that the kernel refuses
+//! What the former mode left goes on serving until they are. A single Service that the kernel refuses
 //! is waited for a short time only, and keeps what IPVS mode left of it ([`super::leaving_ipvs`]). A
 //! family whose rules are missing as a whole, or of most of its Services, is waited for without end,
 //! which is reported.
@@ -92,7 +92,7 @@ impl Leading {
         if now >= deadline && self.next_report.is_none_or(|due| due <= now) {
             self.next_report = Some(now + REPORT_PERIOD);
             let note = format!(
-                "what the mode before has left still leads connections to Services, and changes of \
+                "what the former mode has left still leads connections to Services, and changes of \
                  Services do not reach them, because mode {} lacks rules: {}",
                 cx.planner.settings().mode,
                 unled.reasons(cx, writer.retry_queue())

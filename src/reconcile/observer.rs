@@ -86,7 +86,7 @@ pub trait Observer: fmt::Debug + Send {
         let _ = note;
     }
 
-    /// Reports that rules of the mode before still lead connections, and why: prerequisites are missing.
+    /// Reports that rules of the former mode still lead connections, and why: prerequisites are missing.
     /// It is reported again every ten minutes, and once with none when it is over.
     fn held_up(&mut self, note: Option<&str>) {
         let _ = note;

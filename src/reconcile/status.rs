@@ -8,7 +8,7 @@ pub struct Status {
     /// True once new connections to Services go by this mode: in modes of rules these lead, as far as
     /// the kernel let us.
     pub is_carried: bool,
-    /// True if rules of the mode before lead for longer than they should, because prerequisites are
+    /// True if rules of the former mode lead for longer than they should, because prerequisites are
     /// missing.
     pub is_held_up: bool,
     /// Number of times that all kernel state was listed, to take it over.

@@ -167,13 +167,13 @@ fn a_node_that_cannot_return_after_all_stays_in_the_mode_that_it_fell_back_to() 
 
     // The host has all of IPVS then. That the routes are around the node's own network, no look finds.
     drop(aside);
-    proxy.wait_for_log("and goes back to the mode before", AGAIN).unwrap();
+    proxy.wait_for_log("and rolls back to mode iptables", AGAIN).unwrap();
     cluster.event("ModeSwitchFailed");
     wait_for_mode(bed, &proxy, "iptables");
     of_rules.say().unwrap();
     mk_connection(bed);
     std::thread::sleep(Duration::from_secs(15));
-    assert_eq!(proxy.log().unwrap().matches("and goes back to the mode before").count(), 1);
+    assert_eq!(proxy.log().unwrap().matches("and rolls back to mode iptables").count(), 1);
     assert!(!has_dummy(bed));
     assert_eq!(proxy.process(), process);
     proxy.stop().unwrap();

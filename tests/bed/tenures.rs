@@ -221,11 +221,11 @@ fn a_node_goes_back_to_its_mode_if_the_other_cannot_begin_after_all() {
     let text = fs::read_to_string(cluster.configuration()).unwrap();
     let text = text.replace("mode: iptables", "mode: ipvs");
     fs::write(cluster.configuration(), format!("{text}serviceRoutes: [192.168.0.0/16]\n")).unwrap();
-    proxy.wait_for_log("and goes back to the mode before", PATIENCE).unwrap();
+    proxy.wait_for_log("and rolls back to mode iptables", PATIENCE).unwrap();
     let failed = cluster.event("ModeSwitchFailed");
     let note = failed["note"].as_str().unwrap();
     let why =
-        "this node goes back to mode iptables: mode ipvs could not be served in: serviceRoutes";
+        "this node rolls back to mode iptables: mode ipvs could not be served in: serviceRoutes";
     assert!(failed["type"] == "Warning" && note.starts_with(why), "{failed}");
     wait_for_mode(bed, &proxy, "iptables");
     bed.wait_until("the interface of mode ipvs is gone", || !has_dummy(bed));
@@ -236,7 +236,7 @@ fn a_node_goes_back_to_its_mode_if_the_other_cannot_begin_after_all() {
     // It is left alone for minutes: each attempt interrupts health and metrics. One that came at once
     // would have failed by now.
     thread::sleep(PATIENCE / 3);
-    assert_eq!(proxy.log().unwrap().matches("and goes back to the mode before").count(), 1);
+    assert_eq!(proxy.log().unwrap().matches("and rolls back to mode iptables").count(), 1);
 
     // Another content is taken on at once.
     fs::write(cluster.configuration(), text).unwrap();
@@ -262,7 +262,7 @@ fn a_switch_that_is_held_up_is_given_up_and_the_former_mode_goes_on() {
 
     let said = format!("{:#}", switch(&bed, &["--to=ipvs"]).unwrap_err());
     assert!(said.contains("has gone from mode ipvs to mode iptables"), "{said}");
-    proxy.wait_for_log("goes back to the mode before: it was so for 30s: ", PATIENCE).unwrap();
+    proxy.wait_for_log("rolls back to mode iptables: it was so for 30s: ", PATIENCE).unwrap();
     proxy
         .wait_for_log("mode ipvs lacks what it needs: create set KUBE-CLUSTER-IP", PATIENCE)
         .unwrap();

@@ -56,7 +56,7 @@ pub(super) fn of(status: &Status, failed_readings: usize) -> Vec<String> {
     }
     if status.mode.is_held_up {
         lacks.push(
-            "the switch to this mode is held up: rules of the mode before still lead".to_owned(),
+            "the switch to this mode is held up: rules of the former mode still lead".to_owned(),
         );
     }
     for kind in status.source.kinds.iter().filter(|kind| !is_followed(kind)) {

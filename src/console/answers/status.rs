@@ -114,7 +114,7 @@ pub struct ModeStatus {
     pub limits: Vec<String>,
     /// Families that are served.
     pub families: Vec<String>,
-    /// True if rules of the mode before lead for longer than they should.
+    /// True if rules of the former mode lead for longer than they should.
     pub is_held_up: bool,
     /// Virtual servers that ipvs mode left and that still have connections.
     pub left_by_ipvs: Option<usize>,

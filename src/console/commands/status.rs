@@ -100,7 +100,7 @@ fn mode_text(status: &Status) -> String {
     }
     text += &format!(", {}", mode.families.join(" and "));
     if mode.is_held_up {
-        text += &format!(", {}", bad("rules of the mode before still lead connections"));
+        text += &format!(", {}", bad("rules of the former mode still lead connections"));
     }
     if let Some(number) = mode.left_by_ipvs.filter(|number| *number > 0) {
         let left =

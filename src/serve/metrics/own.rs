@@ -69,7 +69,7 @@ pub struct OwnMetrics {
     mode: IntGaugeVec,
     /// State that the mode has left in which the node served before, by kind.
     pub left_by_former_mode: IntGaugeVec,
-    /// 1 while rules of the mode before lead connections for longer than they should.
+    /// 1 while rules of the former mode lead connections for longer than they should.
     pub switch_held_up: IntGauge,
     /// 1 while the configuration file has changed into one that cannot be used.
     pub configuration_rejected: IntGauge,
@@ -174,7 +174,7 @@ impl OwnMetrics {
             )?,
             switch_held_up: make.gauge(
                 "kube_ipvs_switch_held_up",
-                "1 if connections go by the rules of the mode before, which are out of date, because mode \
+                "1 if connections go by the rules of the former mode, which are out of date, because mode \
                  ipvs lacks something. The log and the Event ModeSwitchHeldUp of the Node name it.",
             )?,
             configuration_rejected: make.gauge(
