@@ -3,7 +3,6 @@
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::os::fd::AsFd as _;
-use std::panic;
 use std::path::{Path, PathBuf};
 use std::process::{self, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -28,6 +27,9 @@ pub struct Namespace {
     /// An open handle outlives the name, so that entering never depends on the file system.
     handle: File,
 }
+
+/// Namespace to which the thread returns that drops this.
+struct WayBack(File);
 
 // === impl Namespace ===
 
@@ -75,28 +77,19 @@ impl Namespace {
         path_of(&self.name)
     }
 
-    /// Runs `work` on a fresh thread inside the namespace and hands back what it returns.
+    /// Runs `work` inside the namespace and hands back what it returns. The calling thread moves there and back.
     ///
-    /// Sockets opened in there stay in the namespace for life and may be carried out. A panic in
-    /// `work` goes on in the caller, so that assertions may stand inside.
+    /// Sockets opened in there stay in the namespace for life and may be carried out, and threads that are
+    /// started in there stay there. A panic in `work` goes on in the caller, so that assertions may stand inside.
     ///
     /// # Errors
-    /// When no thread can be had or the kernel does not let it in.
-    pub fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
-        let finished = thread::scope(|scope| -> Result<_> {
-            let inside = thread::Builder::new()
-                .name(self.name.clone())
-                .spawn_scoped(scope, || -> Result<T> {
-                    move_this_thread_into(&self.handle, &self.name)?;
-                    Ok(work())
-                })
-                .with_context(|| format!("starting a thread for namespace {}", self.name))?;
-            Ok(inside.join())
-        })?;
-        match finished {
-            Ok(outcome) => outcome,
-            Err(payload) => panic::resume_unwind(payload),
-        }
+    /// When the kernel does not let it in.
+    pub fn enter<T>(&self, work: impl FnOnce() -> T) -> Result<T> {
+        let outside =
+            File::open("/proc/thread-self/ns/net").context("opening this thread's namespace")?;
+        let _way_back = WayBack(outside);
+        move_this_thread_into(&self.handle, &self.name)?;
+        Ok(work())
     }
 
     /// Starts a lasting thread inside the namespace. Returns once the thread has arrived there.
@@ -221,6 +214,16 @@ impl Drop for Namespace {
     }
 }
 
+impl Drop for WayBack {
+    fn drop(&mut self) {
+        if let Err(error) = move_this_thread_into(&self.0, "of before") {
+            eprintln!("{error:#}");
+            // Whatever the thread did from now on, it would do it in the wrong place.
+            process::abort();
+        }
+    }
+}
+
 fn move_this_thread_into(handle: &File, name: &str) -> Result<()> {
     move_into_link_name_space(handle.as_fd(), Some(LinkNameSpaceType::Network))
         .with_context(|| format!("entering network namespace {name} (are we root?)"))
@@ -272,6 +275,9 @@ fn run(program: &str, arguments: &[&str], input: &str) -> Result<String> {
 }
 
 fn feed(command: &mut Command, input: &str) -> std::io::Result<Output> {
+    if input.is_empty() {
+        return command.stdin(Stdio::null()).output();
+    }
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn()?;
     let stdin = child.stdin.take();

@@ -77,7 +77,7 @@ const SWITCH: [&str; 8] = [
 const SUITES: [Suite; 16] = [
     // The longest first, so that no guest works alone at the end.
     Suite::new(Tier::Bed, "kube-ipvs", BED).only(&NFT).but(&NOT_WITH_NFT).shared_by(2),
-    Suite::new(Tier::Bed, "kube-ipvs", BED).but(&APART).in_user_mode().shared_by(6),
+    Suite::new(Tier::Bed, "kube-ipvs", BED).but(&APART).in_user_mode().shared_by(9),
     Suite::new(Tier::Bed, "kube-ipvs", BED).only(&UNLOADING).in_user_mode(),
     Suite::new(Tier::Bed, "kube-ipvs-bed", Tests::Program("plain")),
     Suite::new(Tier::Kernel, "kube-ipvs", Tests::Inside(INSIDE))
