@@ -427,6 +427,10 @@ impl Writer {
                 *self.written_rules.entry((family, table)).or_default() += change.n_written();
             }
             cx.planner.carried_out(&op);
+            if has_pending && let Op::CreateVirtualServer(at, _) = &op {
+                // It may be the first one at an address that waits for one.
+                self.retry_queue.retry_now(&Subject::Address(at.address), now);
+            }
             in_order.extend(chains::rules_in_order(&op, &cx.planner, &self.retry_queue));
             // A subject is in order only if all of what it needed was done.
             if has_pending && basis != Basis::Plan && !failed.contains(&op.subject()) {

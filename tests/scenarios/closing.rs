@@ -1,6 +1,6 @@
 //! A frontend at a local address is served, or refused.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::num::NonZeroU16;
 use std::sync::{Arc, Mutex};
 
@@ -290,4 +290,93 @@ async fn many_virtual_servers_that_are_refused_are_retried_all_of_them() {
     world.compared().await;
     assert_eq!(world.now().drift_repaired, 0);
     world.assert_converged(&[]);
+}
+
+const SHARED: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 7));
+
+/// A Service with an external IP that others have, too, at this port.
+fn sharing(number: u16, port: u16) -> (Service, plan::model::EndpointSlice) {
+    let mut service = service(number, Protocol::Tcp);
+    service.external = vec![SHARED];
+    service.ports[0].port = NonZeroU16::new(port).unwrap();
+    let slice = slice(&service, &[1]);
+    (service, slice)
+}
+
+fn shared(port: u16) -> Frontend {
+    Frontend { address: SHARED, protocol: Protocol::Tcp, port }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_port_of_one_service_keeps_a_shared_address_from_no_other() {
+    let (hostile, victim) = (sharing(1, 9100), sharing(2, 80));
+    for hostile_comes_first in [true, false] {
+        let mut world = World::in_sync(&[]).await;
+        let wrong = refuse(&world.fake, |it| it.port >= 9100);
+        if hostile_comes_first {
+            world.feed(std::slice::from_ref(&hostile)).await;
+            world.until("refused again and again", |status, _| status.failures >= 12).await;
+            assert!(!is_local(&world.fake.actual(), SHARED), "nothing is served there");
+            let failures = world.now().failures;
+            world.feed(std::slice::from_ref(&victim)).await;
+            world.until("bound", |_, actual| is_local(actual, SHARED)).await;
+            assert_eq!(world.now().failures, failures, "before the other one's next attempt");
+        } else {
+            world.feed(&[hostile.clone(), victim.clone()]).await;
+            world.until("bound", |_, actual| is_local(actual, SHARED)).await;
+        }
+        let is_served = |actual: &Actual| {
+            is_local(actual, SHARED)
+                && actual.virtual_servers.contains_key(&shared(80))
+                && !is_closed(actual, &shared(80))
+        };
+        world.compared().await;
+        assert!(is_served(&world.fake.actual()));
+        assert!(is_closed(&world.fake.actual(), &shared(9100)));
+        // It takes another port, which is refused as well, and goes.
+        world.fake.take_log();
+        world.feed(&[sharing(1, 9200)]).await;
+        world.until("closed", |_, actual| is_closed(actual, &shared(9200))).await;
+        world.compared().await;
+        assert!(is_served(&world.fake.actual()));
+        world.send(Event::ServiceRemoved(hostile.0.name.clone())).await;
+        world.until("in order", |status, _| status.pending == 0).await;
+        assert!(is_served(&world.fake.actual()));
+        let touches = |op: &Op| match op {
+            Op::UnbindAddress(address) | Op::BindAddress(address) => *address == SHARED,
+            Op::RemoveVirtualServer(it) => *it == shared(80),
+            _ => false,
+        };
+        let log = world.fake.take_log();
+        assert_eq!(log.iter().find(|op| touches(op)), None);
+        assert_eq!(*wrong.lock().unwrap(), [""; 0]);
+        world.assert_converged(&[]);
+    }
+}
+
+/// The host is started again, or the process alone: the address is bound when the other Service is served.
+#[tokio::test(start_paused = true)]
+async fn a_shared_address_is_bound_after_a_restart_though_a_port_at_it_is_refused() {
+    let services = [sharing(1, 9100), sharing(2, 80)];
+    let mut world = World::in_sync(&[]).await;
+    let mut wrong = refuse(&world.fake, |it| it.port == 9100);
+    world.feed(&services).await;
+    world.until("bound", |_, actual| is_local(actual, SHARED)).await;
+    for is_host in [false, true] {
+        let mut fake = world.stop().await;
+        if is_host {
+            let local_addresses = fake.actual().local_addresses;
+            fake = Fake::new(Actual { local_addresses, ..Actual::default() });
+            assert_eq!(*wrong.lock().unwrap(), [""; 0]);
+            wrong = refuse(&fake, |it| it.port == 9100);
+        }
+        world = World::on(fake, Pace::default());
+        world.feed(&services).await;
+        world.complete().await;
+        assert!(is_local(&world.fake.actual(), SHARED));
+        world.compared().await;
+        assert!(is_closed(&world.fake.actual(), &shared(9100)));
+        assert!(!is_closed(&world.fake.actual(), &shared(80)));
+    }
+    assert_eq!(*wrong.lock().unwrap(), [""; 0]);
 }

@@ -155,6 +155,16 @@ impl Planner {
         })
     }
 
+    /// True if a Service needs an address other than those that have these frontends. One whose frontends at
+    /// the address others have counts, too.
+    #[must_use]
+    pub fn is_needed_by_others(&self, address: IpAddr, frontends: &[Frontend]) -> bool {
+        let owners = frontends.iter().filter_map(|frontend| self.desired.owner(frontend));
+        let owners: BTreeSet<&ServiceName> = owners.collect();
+        let n_users = usize::try_from(self.desired.n_users_of_address(address));
+        n_users.is_ok_and(|n_users| n_users > owners.len())
+    }
+
     /// True if a frontend is to be a short circuit, to which clients are led when it is there. Its address does
     /// not tell: Services may have addresses in the same network.
     #[must_use]

@@ -262,8 +262,11 @@ fn awaited_by(planner: &Planner, retry_queue: &RetryQueue, opening: &Op) -> Opti
 }
 
 /// Returns what an address has to wait for: the entry by which the access filter knows it, or one that
-/// closes a frontend; or a virtual server if none at the address is there, or if one that is missing is
-/// not closed.
+/// closes a frontend; or a virtual server that is missing and not closed, or one of those that are if no
+/// Service needs the address for anything else.
+///
+/// An address at which everything is closed opens nothing. But nothing is served there, and without it
+/// clients on this node may come to the address outside: a load balancer, or another node that serves it.
 fn awaited_at(planner: &Planner, retry_queue: &RetryQueue, address: IpAddr) -> Option<Subject> {
     let filtered = SetId { kind: SetKind::IpvsAddresses, family: Family::of(address) };
     let filtered = Subject::Entry(filtered, Entry::Address(address));
@@ -284,7 +287,11 @@ fn awaited_at(planner: &Planner, retry_queue: &RetryQueue, address: IpAddr) -> O
     }
     let first = missing.first()?;
     match missing.iter().find(|it| !is_closed(retry_queue, it)) {
-        None if planner.others_at(&missing).any(|it| !is_missing(retry_queue, &it)) => None,
+        None if planner.is_needed_by_others(address, &missing)
+            || planner.others_at(&missing).any(|it| !is_missing(retry_queue, &it)) =>
+        {
+            None
+        }
         open => Some(Subject::VirtualServer(*open.unwrap_or(first))),
     }
 }
