@@ -176,6 +176,29 @@ impl Unadopted {
         ours.into_iter().map(|entry| Op::RemoveEntry(set, entry)).collect()
     }
 
+    /// Takes out the entries that are left by which the access filter lets clients past to these frontends,
+    /// where their address stays local, and returns the operations that remove them.
+    pub fn excess_admissions(
+        &mut self,
+        frontends: &[Frontend],
+        desired: &Desired,
+        settings: &Settings,
+    ) -> Vec<Op> {
+        let stays_local =
+            |it: &&Frontend| desired.has_address(it.address) || settings.is_routed(it.address);
+        let local = frontends.iter().filter(stays_local);
+        let entries: Vec<Entry> = local.map(|it| Entry::AddressPort(*it)).collect();
+        let mut ops = Vec::new();
+        for (set, left) in self.beside.sets.iter_mut().filter(|(set, _)| set.kind.admits()) {
+            let removable = entries.iter().filter(|entry| {
+                diff::is_removable(entry, desired, settings) && left.entries.remove(*entry)
+            });
+            ops.extend(removable.map(|entry| Op::RemoveEntry(*set, *entry)));
+        }
+        ops.sort_unstable_by_key(Op::subject);
+        ops
+    }
+
     /// Takes out addresses that are left, but for those that must not be touched. Returns the
     /// operations that remove them, a part of them per call; and with the last part, those that remove
     /// the local routes that stood for others.

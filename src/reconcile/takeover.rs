@@ -21,6 +21,7 @@ use std::time::Duration;
 use plan::actual::{Actual, ListedVirtualServer};
 use plan::adoption::Unadopted;
 use plan::chains::ActualChains;
+use plan::kernel_objects::Frontend;
 use plan::mode::Mode;
 use plan::model::Family;
 use plan::op::Op;
@@ -196,7 +197,12 @@ impl Takeover {
                 break;
             }
             at_most -= part.len();
-            let ops = repair_found(cx, writer, part).await?;
+            let frontends: Vec<Frontend> = part.iter().map(|it| it.frontend).collect();
+            let mut ops = repair_found(cx, writer, part).await?;
+            // In one go: what closes a frontend while its virtual server goes is removed in the end, and
+            // by then nothing may let clients past the filter.
+            let desired = cx.planner.desired();
+            ops.extend(self.found.excess_admissions(&frontends, desired, &settings));
             writer.note_flows(cx, &ops);
             self.remove(cx, writer, ops).await?;
         }

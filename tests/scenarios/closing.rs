@@ -5,7 +5,7 @@ use std::num::NonZeroU16;
 use std::sync::{Arc, Mutex};
 
 use kube_ipvs::kernel::RefusalClass;
-use kube_ipvs::kernel::fake::{Fake, FakeAnswer, KernelCall};
+use kube_ipvs::kernel::fake::{Fake, FakeAnswer, KernelCall, ReadCall};
 use kube_ipvs::reconcile::Pace;
 use plan::actual::Actual;
 use plan::event::Event;
@@ -379,4 +379,49 @@ async fn a_shared_address_is_bound_after_a_restart_though_a_port_at_it_is_refuse
         assert!(!is_closed(&world.fake.actual(), &shared(80)));
     }
     assert_eq!(*wrong.lock().unwrap(), [""; 0]);
+}
+
+/// A port at an address that stays is removed from its Service while no process runs.
+#[tokio::test(start_paused = true)]
+async fn a_port_that_a_former_process_left_is_closed_until_the_filter_does_not_know_it() {
+    let routed = Settings { service_routes: vec!["10.96.0.0/16".parse().unwrap()], ..settings() };
+    type Fault = fn(KernelCall<'_>) -> bool;
+    let faults: [Fault; 3] = [
+        |_| false,
+        |call| matches!(call, KernelCall::Read(ReadCall::VirtualServers)),
+        |call| match call {
+            KernelCall::Writing(Op::RemoveEntry(set, _)) => set.kind.admits(),
+            _ => false,
+        },
+    ];
+    for settings in [settings(), routed] {
+        for is_faulty in faults {
+            let local_addresses = [IpAddr::from(NODE_ADDRESS)].into_iter().collect();
+            let fake = Fake::new(Actual { local_addresses, ..Actual::default() });
+            let mut world = World::with(settings.clone(), fake, Pace::default());
+            world.feed(&[with_both(two_ports(1))]).await;
+            world.complete().await;
+            let fake = world.stop().await;
+            let wrong = Arc::new(Mutex::new(Vec::new()));
+            let (account, mut left) = (Arc::clone(&wrong), 3);
+            fake.interfere(move |call, actual| {
+                if let KernelCall::Writing(op) = call {
+                    account.lock().unwrap().extend(opens(op, actual));
+                }
+                if left > 0 && is_faulty(call) {
+                    left -= 1;
+                    return FakeAnswer::refused(RefusalClass::Exhausted);
+                }
+                FakeAnswer::Honest
+            });
+            world = World::with(settings.clone(), fake, Pace::default());
+            world.feed(&[with_both(service(1, Protocol::Tcp))]).await;
+            world.complete().await;
+            world.until("in order", |status, _| status.pending == 0).await;
+            assert_eq!(*wrong.lock().unwrap(), [""; 0]);
+            world.compared().await;
+            assert_eq!(*wrong.lock().unwrap(), [""; 0]);
+            world.assert_converged(&[]);
+        }
+    }
 }
