@@ -199,8 +199,9 @@ impl Auditor {
             writer.begin_rule_repair(cx, family);
             return Ok(());
         }
-        if let Some(set) = part.large_set(cx.planner.desired()) {
-            self.large_sets.begin(cx, writer, LargeSetRequest { set, n_foreign: None });
+        if let Some(set) = part.large_set(cx.planner.desired())
+            && self.large_sets.begin(cx, writer, LargeSetRequest { set, n_foreign: None })
+        {
             return Ok(());
         }
         let started = Instant::now();

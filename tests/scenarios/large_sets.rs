@@ -8,7 +8,7 @@ use kube_ipvs::kernel::RefusalClass;
 use kube_ipvs::kernel::fake::{FakeAnswer, KernelCall, ReadCall};
 use plan::actual::Actual;
 use plan::event::Event;
-use plan::kernel_objects::Entry;
+use plan::kernel_objects::{Entry, Frontend};
 use plan::model::{EndpointSlice, Family, Protocol, Service, ServiceKind};
 use plan::op::Op;
 use plan::sets::{SetId, SetKind};
@@ -250,4 +250,60 @@ async fn entries_that_are_never_ours_are_known_after_one_more_reading() {
     world.until("ten passes", |status, _| status.passes == passes + 10).await;
     assert_eq!(world.fake.looks().sets_beside, looks + 10);
     assert_eq!((world.now().failures, world.now().drift_repaired), (0, 0));
+}
+
+/// Takes an entry of the first Service out of the set.
+fn remove_of_first(actual: &mut Actual) {
+    let first = guarded(1, 0..0).0.load_balancer[0];
+    let all = &mut actual.sets.get_mut(&LARGE).unwrap().entries;
+    let found = all.iter().find(|entry| entry.address() == Some(first)).copied();
+    assert!(all.remove(&found.unwrap()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn writes_without_end_do_not_put_its_repair_off_for_ever() {
+    const FLIPPED: u32 = 3_000;
+    // A drift check sees the first; only a pass finds the second.
+    for (is_one_missing, repairs) in [(false, 1), (true, 2)] {
+        let ranges = |turn: u32| turn % 2 * FLIPPED..(turn % 2 + 1) * FLIPPED;
+        let mut world = World::in_sync(&[guarded(1, 0..RANGES), guarded(7, ranges(0))]).await;
+        world.compared().await;
+        let n_entries = entries(&world.fake.actual());
+        world.fake.disturb(|actual| {
+            add_extra(actual);
+            if is_one_missing {
+                remove_of_first(actual);
+            }
+        });
+        let n_damaged = entries(&world.fake.actual());
+        let last = |turn| {
+            Entry::AddressPortNet(
+                Frontend {
+                    address: guarded(7, 0..0).0.load_balancer[0],
+                    ..frontend(7, Protocol::Tcp)
+                },
+                *guarded(7, ranges(turn)).0.source_ranges.last().unwrap(),
+            )
+        };
+        for turn in 1..8 {
+            // More is written than is remembered, during every reading.
+            let held = reading_begins(&world).await;
+            admit(&mut world, 7, ranges(turn)).await;
+            let is_written = |actual: &Actual| {
+                actual.sets[&LARGE].entries.contains(&last(turn))
+                    && [n_entries, n_damaged].contains(&entries(actual))
+            };
+            world
+                .until("written", |status, actual| status.pending == 0 && is_written(actual))
+                .await;
+            drop(held);
+            if world.now().drift_repaired > 0 {
+                break;
+            }
+        }
+        assert_eq!((world.now().failures, world.now().drift_repaired), (0, repairs));
+        world.compared().await;
+        assert_eq!((world.now().failures, world.now().drift_repaired), (0, repairs));
+        world.assert_converged(&[]);
+    }
 }

@@ -254,8 +254,9 @@ impl Auditor {
             if let Some(set) = part.large_set(cx.planner.desired()) {
                 let n_entries = found.set_entries.get(&set).map(|n| i64::from(*n));
                 let n_foreign = n_entries.map(|n| n - n_own_entries(cx, set));
-                self.large_sets.begin(cx, writer, LargeSetRequest { set, n_foreign });
-                continue;
+                if self.large_sets.begin(cx, writer, LargeSetRequest { set, n_foreign }) {
+                    continue;
+                }
             }
             let started = Instant::now();
             match self.compare(cx, writer, &part).await? {

@@ -1,9 +1,11 @@
 //! Readings of large sets, beside the loop: the kernel lists a set whole, and changes of Services must not
 //! wait with it. Sets take turns. When a reading ends, the loop compares it with what is desired then, and
-//! leaves out what was written since the reading began.
+//! leaves out what was written since the reading began. If that is more than is remembered, the reading says
+//! nothing; after a few in a row, the set is read in the loop.
 
 use std::collections::VecDeque;
 
+use plan::hash::HashMap;
 use plan::sets::SetId;
 use tokio::time::Instant;
 
@@ -13,6 +15,10 @@ use crate::reconcile::comparison::{AuditedPart, compare_earlier};
 use crate::reconcile::context::Context;
 use crate::reconcile::writer::Writer;
 
+/// Number of readings of a set in a row that said nothing, because more was written meanwhile than is
+/// remembered, after which it is read in the loop. Writes without end put its repair off no longer.
+const MOST_MISSED: u32 = 2;
+
 /// The reading under way or just ended, and the sets that are read after it.
 #[derive(Debug, Default)]
 pub(super) struct LargeSets {
@@ -20,6 +26,8 @@ pub(super) struct LargeSets {
     /// A reading that has ended and is not compared yet.
     read: Option<LargeSetRead>,
     waiting: VecDeque<LargeSetRequest>,
+    /// Number of readings in a row that said nothing, of each set whose last one did not.
+    n_missed: HashMap<SetId, u32>,
 }
 
 /// A set that is to be read.
@@ -56,16 +64,41 @@ impl LargeSets {
     }
 
     /// Has a set read, unless it is to be read already. The end is waited for by [`LargeSets::ended`].
-    pub(super) fn begin(&mut self, cx: &Context, writer: &Writer, request: LargeSetRequest) {
-        match &self.under_way {
-            Some(it) if it.request.set == request.set => {}
-            Some(_) if self.waiting.iter().any(|it| it.set == request.set) => {}
-            Some(_) => self.waiting.push_back(request),
-            None => {
-                let n_writes = writer.recent.n_writes();
-                let reading = cx.kernel.begin_reading(request.set);
-                self.under_way = Some(UnderWay { request, n_writes, reading });
-            }
+    /// Returns false if the set is to be read in the loop instead.
+    pub(super) fn begin(
+        &mut self,
+        cx: &Context,
+        writer: &Writer,
+        request: LargeSetRequest,
+    ) -> bool {
+        let is_under_way = self.under_way.as_ref().is_some_and(|it| it.request.set == request.set);
+        if is_under_way || self.waiting.iter().any(|it| it.set == request.set) {
+            return true;
+        }
+        if self.n_missed.get(&request.set).is_some_and(|n_missed| *n_missed >= MOST_MISSED) {
+            self.n_missed.remove(&request.set);
+            return false;
+        }
+        if self.under_way.is_some() {
+            self.waiting.push_back(request);
+        } else {
+            self.start(cx, writer, request);
+        }
+        true
+    }
+
+    fn start(&mut self, cx: &Context, writer: &Writer, request: LargeSetRequest) {
+        let n_writes = writer.recent.n_writes();
+        let reading = cx.kernel.begin_reading(request.set);
+        self.under_way = Some(UnderWay { request, n_writes, reading });
+    }
+
+    /// Notes a comparison with what was read beside the loop.
+    fn compared(&mut self, set: SetId, has_missed: bool) {
+        if has_missed {
+            *self.n_missed.entry(set).or_default() += 1;
+        } else {
+            self.n_missed.remove(&set);
         }
     }
 
@@ -108,13 +141,14 @@ impl Auditor {
         let compared = compare_earlier(cx, writer, request.set, reading.found, n_writes).await?;
         if let Some(compared) = self.note(cx, writer, &part, compared) {
             self.schedule.compared(&part, reading.took + started.elapsed());
+            self.large_sets.compared(request.set, compared.has_missed);
             let is_in_order = !compared.found_drift && !compared.has_missed;
             if let Some(n_foreign) = request.n_foreign.filter(|_| is_in_order) {
                 self.expected.learn_entries(request.set, n_foreign);
             }
         }
         if let Some(next) = self.large_sets.waiting.pop_front() {
-            self.large_sets.begin(cx, writer, next);
+            self.large_sets.start(cx, writer, next);
         }
         Ok(())
     }
