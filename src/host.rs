@@ -30,7 +30,7 @@ use crate::kernel::nfacct::NfacctClient;
 use crate::kernel::rules::{Backend, Rules};
 use crate::kernel::sysctl;
 use crate::kernel::sysctl::ServiceAddressesArp;
-use examination::{Examined, PROBE_PAUSE, examine, gather, open_rules, patiently, probe};
+use examination::{Examined, PROBE_PAUSE, counts, examine, gather, open_rules, patiently, probe};
 pub(crate) use fallback::FallenBack;
 
 /// A host that is ready.
@@ -169,13 +169,13 @@ fn warn_of(obstacles: Vec<Obstacle>) {
 /// Makes the counters that rules name: without one, the kernel refuses the rule. Returns false if
 /// they cannot be made.
 fn make_counters() -> bool {
-    let made = NfacctClient::open()
-        .and_then(|mut client| COUNTERS.into_iter().try_for_each(|name| client.ensure(name)));
+    let made = patiently(PROBE_PAUSE, || {
+        let mut client = NfacctClient::open()?;
+        Ok(COUNTERS.into_iter().try_for_each(|name| client.ensure(name))?)
+    });
     if let Err(error) = &made {
-        info!(
-            "cannot make the packet counters {}: {error}; no rule counts",
-            COUNTERS.join(" and ")
-        );
+        let names = COUNTERS.join(" and ");
+        info!("cannot make the packet counters {names}: {}; no rule counts", error.words);
     }
     made.is_ok()
 }
@@ -317,16 +317,7 @@ pub(crate) fn lacks_copies() -> &'static str {
 
 /// True if the rules of every family can count packets by name.
 fn can_count(rules: &HashMap<Family, Rules>) -> bool {
-    rules.iter().all(|(family, rules)| {
-        let tried = rules.try_counters();
-        if let Err(why) = &tried {
-            info!(
-                "rules count no packets by name (module xt_nfacct, {family}), and two metrics are \
-                 missing for it: {why}"
-            );
-        }
-        tried.is_ok()
-    })
+    rules.iter().all(|(family, rules)| counts(*family, PROBE_PAUSE, || rules.try_counters()))
 }
 
 /// Returns the sysctls that a mode sets at the start and keeps, but for those of connection tracking.

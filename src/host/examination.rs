@@ -108,10 +108,10 @@ pub(super) fn examine(configuration: &Configuration) -> anyhow::Result<Examined>
 
 /// Tries a family's iptables, and again if another program is in the way: the node would go without the
 /// family until its next start.
-pub(super) fn patiently(
+pub(super) fn patiently<T>(
     pause: Duration,
-    mut attempt: impl FnMut() -> Result<(), ProbeError>,
-) -> Result<(), ProbeError> {
+    mut attempt: impl FnMut() -> Result<T, ProbeError>,
+) -> Result<T, ProbeError> {
     let mut left = PROBES - 1;
     loop {
         let began = Instant::now();
@@ -127,15 +127,39 @@ pub(super) fn patiently(
     }
 }
 
+/// True if a family's rules can count packets by name.
+pub(super) fn counts(
+    family: Family,
+    pause: Duration,
+    attempt: impl FnMut() -> Result<(), ProbeError>,
+) -> bool {
+    let tried = patiently(pause, attempt);
+    match &tried {
+        Ok(()) => {}
+        Err(ProbeError { words, is_momentary: false }) => info!(
+            "rules count no packets by name (module xt_nfacct, {family}), and two metrics are missing for \
+             it: {words}"
+        ),
+        // Rules of Services do not wait for metrics, and with one that the kernel lacks none is written.
+        Err(ProbeError { words, is_momentary: true }) => warn!(
+            "it could not be tried whether rules count packets by name ({family}), and two metrics are \
+             missing until kube-ipvs is started again: {words}"
+        ),
+    }
+    tried.is_ok()
+}
+
 /// Finds the programs of each family.
-pub(super) fn open_rules(configuration: &Configuration) -> HashMap<Family, Result<Rules, String>> {
+pub(super) fn open_rules(
+    configuration: &Configuration,
+) -> HashMap<Family, Result<Rules, ProbeError>> {
     // Without nf_tables iptables-nft does not even say its version, and would count as not installed.
     // A host that lacks modules says so below, if it needs them.
     let Settings { mode, scheduler, .. } = &configuration.settings;
     let _ = modules::load(Path::new(modules::LOADED), &modules::needed(*mode, scheduler, &[]));
     let open = |family| {
-        let opened = Rules::open(family, configuration.variant).map_err(|error| error.to_string());
-        (family, opened)
+        let open = || Ok(Rules::open(family, configuration.variant)?);
+        (family, patiently(PROBE_PAUSE, open))
     };
     Family::BOTH.into_iter().map(open).collect()
 }
@@ -143,7 +167,7 @@ pub(super) fn open_rules(configuration: &Configuration) -> HashMap<Family, Resul
 /// Loads the modules of the configuration's mode, and finds out if the host can do it.
 pub(super) fn probe(
     configuration: &Configuration,
-    rules: &HashMap<Family, Result<Rules, String>>,
+    rules: &HashMap<Family, Result<Rules, ProbeError>>,
 ) -> Findings {
     probe::judge(&gather(configuration, rules))
 }
@@ -151,7 +175,7 @@ pub(super) fn probe(
 /// Loads the modules of the configuration's mode, and asks the host about all that the mode needs.
 pub(super) fn gather(
     configuration: &Configuration,
-    rules: &HashMap<Family, Result<Rules, String>>,
+    rules: &HashMap<Family, Result<Rules, ProbeError>>,
 ) -> Facts {
     let Settings { mode, scheduler, .. } = &configuration.settings;
     let kinds: Vec<Backend> = rules.values().flatten().map(Rules::backend).collect();
@@ -181,7 +205,7 @@ pub(super) fn gather(
                     patiently(PROBE_PAUSE, || Ok(rules.probe(networks.of(family))?))
                 }
                 Some(Ok(rules)) => patiently(PROBE_PAUSE, || rules.try_features(*mode)),
-                Some(Err(error)) => Err(error.clone().into()),
+                Some(Err(error)) => Err(error.clone()),
                 None => Err("not looked for".to_owned().into()),
             },
         },
@@ -264,6 +288,22 @@ mod tests {
                 results[made - 1].clone()
             });
             assert_eq!((made, result.is_ok()), (n_attempts, works), "{results:?}");
+        }
+    }
+
+    #[test]
+    fn a_lock_that_is_held_for_a_moment_is_no_lack_of_counters() {
+        let busy = || ProbeError { words: "the lock".to_owned(), is_momentary: true };
+        for (results, n_attempts, counts_packets) in [
+            (vec![Err(busy()), Err(busy()), Ok(())], 3, true),
+            (vec![Err("no xt_nfacct".to_owned().into()), Ok(())], 1, false),
+        ] {
+            let mut made = 0;
+            let counts_packets_now = counts(Family::V4, Duration::ZERO, || {
+                made += 1;
+                results[made - 1].clone()
+            });
+            assert_eq!((made, counts_packets_now), (n_attempts, counts_packets), "{results:?}");
         }
     }
 

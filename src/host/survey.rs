@@ -8,7 +8,7 @@ use plan::model::Family;
 use super::conntrack;
 use crate::config::Configuration;
 use crate::kernel::linux::Linux;
-use crate::kernel::probe::Facts;
+use crate::kernel::probe::{Facts, ProbeError};
 use crate::kernel::rules::Rules;
 use crate::kernel::sysctl::{self, Sysctl};
 
@@ -17,7 +17,7 @@ pub(crate) struct Surveyed {
     /// Facts about the host.
     pub(crate) facts: Facts,
     /// The programs of each family.
-    pub(crate) rules: HashMap<Family, Result<Rules, String>>,
+    pub(crate) rules: HashMap<Family, Result<Rules, ProbeError>>,
     /// Reasons for which families have no short circuits, in words.
     pub(crate) without_short_circuits: Vec<String>,
 }
@@ -30,7 +30,7 @@ pub(crate) fn survey(configuration: &Configuration) -> Surveyed {
     let facts = super::gather(configuration, &rules);
     super::remove_dummy_unless(had_dummy);
     let networks = configuration.settings.short_circuit_networks;
-    let lack = |(family, rules): (&Family, &Result<Rules, String>)| {
+    let lack = |(family, rules): (&Family, &Result<Rules, ProbeError>)| {
         let error = rules.as_ref().ok()?.try_short_circuits(networks.of(*family)?).err()?;
         Some(format!("{family} has none: {}", error.words))
     };

@@ -378,9 +378,15 @@ impl Refusal {
             Some(
                 Errno::EXIST | Errno::NOENT | Errno::SRCH | Errno::NODEV | Errno::ADDRNOTAVAIL,
             ) => RefusalClass::Conflict,
-            Some(Errno::NOMEM | Errno::NOBUFS | Errno::BUSY | Errno::AGAIN | Errno::NOSPC) => {
-                RefusalClass::Exhausted
-            }
+            Some(
+                Errno::NOMEM
+                | Errno::NOBUFS
+                | Errno::BUSY
+                | Errno::AGAIN
+                | Errno::NOSPC
+                | Errno::MFILE
+                | Errno::NFILE,
+            ) => RefusalClass::Exhausted,
             // `EACCES` is another's: an interface without IPv6, an attribute that is read-only.
             Some(Errno::PERM) => RefusalClass::NotPermitted,
             Some(Errno::OPNOTSUPP | Errno::PROTONOSUPPORT | Errno::AFNOSUPPORT) => {

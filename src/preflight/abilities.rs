@@ -7,7 +7,7 @@ use plan::model::Family;
 
 use super::{Check, CheckState};
 use crate::config::Configuration;
-use crate::kernel::probe::{self, Facts, Finding, Ipv6};
+use crate::kernel::probe::{self, Facts, Finding, Ipv6, ProbeError};
 use crate::kernel::rules::{Backend, Rules};
 use crate::kernel::sysctl::{self, KernelVersion};
 
@@ -17,7 +17,7 @@ const OLDEST_KERNEL: KernelVersion = KernelVersion(5, 10);
 pub(super) fn checks(
     configuration: &Configuration,
     facts: &Facts,
-    rules: &HashMap<Family, Result<Rules, String>>,
+    rules: &HashMap<Family, Result<Rules, ProbeError>>,
     without_short_circuits: &[String],
 ) -> Vec<Check> {
     let mut checks = vec![kernel(sysctl::kernel_version(Path::new(sysctl::ROOT)))];

@@ -6,15 +6,19 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use kube_ipvs::kernel::RefusalClass;
-use kube_ipvs::kernel::fake::{FakeAnswer, KernelCall, ReadCall};
+use kube_ipvs::kernel::fake::{Fake, FakeAnswer, KernelCall, ReadCall};
 use kube_ipvs::reconcile::{Input, Pace};
+use plan::actual::Actual;
 use plan::event::Event;
 use plan::kernel_objects::Entry;
-use plan::model::{ObjectName, Protocol};
+use plan::model::{Family, ObjectName, Protocol};
 use plan::op::{Op, Phase};
+use plan::settings::Settings;
 use tokio::time::Instant;
 
-use crate::world::{World, frontend, real_server, slice, tcp};
+use crate::world::{
+    NODE_ADDRESS, World, dual_stack_tcp, frontend, real_server, settings, slice, tcp,
+};
 
 #[tokio::test(start_paused = true)]
 async fn nothing_is_written_or_read_before_the_source_is_complete() {
@@ -70,6 +74,31 @@ async fn what_a_former_run_left_is_adopted_without_a_write() {
     world.complete().await;
     assert_eq!(world.fake.take_log(), []);
     assert_eq!(world.fake.actual(), before);
+}
+
+/// A host that lacks a family for one start: nothing of it is touched, and the next start goes on with it.
+#[tokio::test(start_paused = true)]
+async fn a_family_that_the_host_lacks_since_a_restart_stays_as_it_is() {
+    let services = dual_stack_tcp(1);
+    let both = Settings { families: Family::BOTH.into(), ..settings() };
+    let local_addresses = [NODE_ADDRESS.into()].into_iter().collect();
+    let fake = Fake::new(Actual { local_addresses, ..Actual::default() });
+    let mut world = World::with(both.clone(), fake, Pace::default());
+    world.feed(&services).await;
+    world.complete().await;
+    let before = world.fake.actual();
+    assert_eq!(before.virtual_servers.len(), 2);
+    for settings in [settings(), both] {
+        let fake = world.stop().await;
+        fake.take_log();
+        world = World::with(settings, fake, Pace::default());
+        world.feed(&services).await;
+        world.complete().await;
+        world.compared().await;
+        assert_eq!(world.fake.take_log(), []);
+        assert_eq!(world.fake.actual(), before);
+    }
+    world.assert_converged(&[]);
 }
 
 #[tokio::test(start_paused = true)]

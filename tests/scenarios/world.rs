@@ -1,6 +1,6 @@
 //! A node with a kernel in memory, the running event loop, and objects to feed it with.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::num::NonZeroU16;
 use std::time::{Duration, SystemTime};
 
@@ -302,6 +302,20 @@ pub(crate) fn tcp(number: u16, pods: &[u8]) -> (Service, EndpointSlice) {
     let service = service(number, Protocol::Tcp);
     let slice = slice(&service, pods);
     (service, slice)
+}
+
+/// A TCP Service of both families, `10.96.x.y:80` and `[fd00:96::x]:80`, with one endpoint of each: with its
+/// slices.
+pub(crate) fn dual_stack_tcp(number: u16) -> [(Service, EndpointSlice); 2] {
+    let (mut service, of_v4) = tcp(number, &[1]);
+    service.cluster_v6 = Some(Ipv6Addr::from([0xfd00, 0x96, 0, 0, 0, 0, 0, number]));
+    let mut of_v6 = EndpointSlice {
+        name: ObjectName::new("ns", format!("s{number}-v6")),
+        family: Family::V6,
+        ..of_v4.clone()
+    };
+    of_v6.endpoints[0].address = Ipv6Addr::from([0xfd00, 0x244, 0, 0, 0, 0, 0, 1]).into();
+    [(service.clone(), of_v4), (service, of_v6)]
 }
 
 /// A UDP Service with these endpoints.

@@ -8,6 +8,7 @@ use plan::model::{Family, Protocol};
 use plan::scheduler::SchedulerName;
 
 use super::super::sysctl::{self, Sysctl};
+use super::super::{Refusal, RefusalClass};
 
 /// include/uapi/linux/capability.h
 pub(super) const CAP_NET_ADMIN: u32 = 12;
@@ -161,6 +162,16 @@ impl From<String> for ProbeError {
     }
 }
 
+impl From<netlink::Error> for ProbeError {
+    fn from(error: netlink::Error) -> Self {
+        let is_momentary = match error.raw_os_error() {
+            Some(errno) => Refusal::class_of(Some(errno)) == RefusalClass::Exhausted,
+            None => error.is_answer_lost(),
+        };
+        Self { words: error.to_string(), is_momentary }
+    }
+}
+
 // === impl ProcRoot ===
 
 impl Default for ProcRoot {
@@ -189,7 +200,8 @@ impl ProcRoot {
     }
 
     pub(super) fn ipv6(&self) -> Ipv6 {
-        if !self.proc.join("thread-self/net/if_inet6").exists() {
+        // What cannot be looked at may be there: the attempts tell.
+        if matches!(self.proc.join("thread-self/net/if_inet6").try_exists(), Ok(false)) {
             return Ipv6::NotInKernel;
         }
         let sysctl = fs::read_to_string(self.sysctl().join("net/ipv6/conf/all/disable_ipv6"));

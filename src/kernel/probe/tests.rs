@@ -249,6 +249,11 @@ fn whether_the_host_does_ipv6_is_read() {
     assert_eq!(root.ipv6(), Ipv6::SwitchedOff);
     fs::remove_file(root.proc.join("thread-self/net/if_inet6")).unwrap();
     assert_eq!(root.ipv6(), Ipv6::NotInKernel);
+    // What cannot be looked at is no lack.
+    fs::remove_dir_all(root.proc.join("thread-self/net")).unwrap();
+    write(&root.proc, "thread-self/net", "");
+    write(&root.proc, "sys/net/ipv6/conf/all/disable_ipv6", "0\n");
+    assert_eq!(root.ipv6(), Ipv6::Available);
 }
 
 #[test]

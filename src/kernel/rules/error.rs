@@ -2,13 +2,15 @@
 
 use std::fmt;
 use std::fmt::Write as _;
+use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
 
 use plan::model::Family;
 use plan::rule_set::Comparison;
+use rustix::process::Signal;
 
-use super::super::RefusalClass;
 use super::super::probe::ProbeError;
+use super::super::{Refusal, RefusalClass};
 use crate::program::{Finished, NotRun};
 
 /// Error of iptables.
@@ -145,11 +147,21 @@ impl RulesError {
             Self::NotInstalled { .. } => Cause::NotInstalled,
             // Another program writes the same chains at the same time.
             Self::NotAsWritten { .. } => Cause::Busy,
+            Self::NotStarted { source, .. }
+                if Refusal::class_of(source.raw_os_error()) == RefusalClass::Exhausted =>
+            {
+                Cause::Memory
+            }
             Self::NotStarted { .. }
             | Self::Hung { .. }
             | Self::UnknownVersion { .. }
             | Self::Unlisted { .. } => Cause::Other,
         }
+    }
+
+    /// True if the host may have everything, and another program was in the way, or memory was short.
+    pub(super) fn is_momentary(&self) -> bool {
+        matches!(self, Self::Hung { .. }) || matches!(self.cause(), Cause::Busy | Cause::Memory)
     }
 
     pub(super) fn not_run(program: &str, arguments: &[&str], why: NotRun) -> Self {
@@ -172,7 +184,11 @@ impl RulesError {
             command: command_line(program, arguments),
             status,
             excerpt: named_line(&stderr).and_then(|number| excerpt(input, number)),
-            cause: Cause::of(&stderr),
+            // The kernel ends processes so where memory is short.
+            cause: match status.signal() == Some(Signal::KILL.as_raw()) {
+                true => Cause::Memory,
+                false => Cause::of(&stderr),
+            },
             stderr,
         }))
     }
@@ -224,9 +240,7 @@ impl fmt::Display for RulesError {
 
 impl From<RulesError> for ProbeError {
     fn from(error: RulesError) -> Self {
-        let is_momentary = matches!(error, RulesError::Hung { .. })
-            || matches!(error.cause(), Cause::Busy | Cause::Memory);
-        Self { words: error.to_string(), is_momentary }
+        Self { words: error.to_string(), is_momentary: error.is_momentary() }
     }
 }
 
@@ -447,6 +461,30 @@ mod tests {
         for (stderr, cause) in SAID {
             assert_eq!(Cause::of(stderr), cause, "{stderr}");
         }
+    }
+
+    #[test]
+    fn a_program_that_was_not_run_or_killed_for_want_of_memory_lacks_nothing() {
+        use rustix::io::Errno;
+        let not_run =
+            |errno: Errno| RulesError::not_run("ip6tables", &[], NotRun::Failed(errno.into()));
+        for (errno, is_momentary) in [
+            (Errno::NOMEM, true),
+            (Errno::AGAIN, true),
+            (Errno::MFILE, true),
+            (Errno::NFILE, true),
+            (Errno::ACCESS, false),
+            (Errno::NOEXEC, false),
+        ] {
+            assert_eq!(ProbeError::from(not_run(errno)).is_momentary, is_momentary, "{errno:?}");
+        }
+        for (signal, is_momentary) in [(Signal::KILL, true), (Signal::SEGV, false)] {
+            let status = ExitStatus::from_raw(signal.as_raw());
+            let finished = Finished { status, stdout: String::new(), stderr: String::new() };
+            let error = RulesError::failed("ip6tables", &[], "", finished);
+            assert_eq!(ProbeError::from(error).is_momentary, is_momentary, "{signal:?}");
+        }
+        assert!(!ProbeError::from(RulesError::not_run("x", &[], NotRun::NotFound)).is_momentary);
     }
 
     #[test]

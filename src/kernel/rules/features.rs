@@ -173,11 +173,10 @@ impl Rules {
     /// removes both.
     ///
     /// # Errors
-    /// When they cannot: in words.
-    pub fn try_counters(&self) -> Result<(), String> {
-        let words = |error: netlink::Error| error.to_string();
-        let mut counters = NfacctClient::open().map_err(words)?;
-        counters.ensure(COUNTER).map_err(words)?;
+    /// When they cannot, or that could not be tried, in words.
+    pub fn try_counters(&self) -> Result<(), ProbeError> {
+        let mut counters = NfacctClient::open()?;
+        counters.ensure(COUNTER)?;
         let rule = format!("-m nfacct --nfacct-name {COUNTER}");
         let tried = self.restore(&input("filter", &[rule]));
         // nf_tables lets go of a rule's counter a moment after the rule.
@@ -187,7 +186,7 @@ impl Rules {
             }
             std::thread::sleep(RELEASE_WAIT);
         }
-        tried.map_err(|error| error.to_string())
+        Ok(tried?)
     }
 
     fn try_rules(&self, features: &[Feature]) -> Result<(), RulesError> {

@@ -103,8 +103,9 @@ fn of_backend(
     named: Result<Programs, RulesError>,
     plain: impl Fn() -> Result<Programs, RulesError>,
 ) -> Result<Programs, RulesError> {
-    named.or_else(|error| match plain() {
+    or_else(named, |error| match plain() {
         Ok(plain) if plain.backend == backend => Ok(plain),
+        Err(momentary) if momentary.is_momentary() => Err(momentary),
         _ => Err(error),
     })
 }
@@ -118,13 +119,25 @@ fn automatic(
     legacy: impl Fn() -> Result<Programs, RulesError>,
 ) -> Result<Programs, RulesError> {
     let found = match nft_is {
-        Ordering::Greater => nft().or_else(|_| legacy()),
-        Ordering::Less => legacy().or_else(|_| nft()),
+        Ordering::Greater => or_else(nft(), |_| legacy()),
+        Ordering::Less => or_else(legacy(), |_| nft()),
         Ordering::Equal => {
-            return plain().or_else(|why| nft().or_else(|_| legacy()).map_err(|_| why));
+            return or_else(plain(), |why| {
+                let other = or_else(nft(), |_| legacy());
+                other.map_err(|other| if other.is_momentary() { other } else { why })
+            });
         }
     };
-    found.or_else(|_| plain())
+    or_else(found, |_| plain())
+}
+
+/// Other programs in the place of those that are not there. A failure of a moment is no lack: the others
+/// keep their rules elsewhere.
+fn or_else(
+    found: Result<Programs, RulesError>,
+    other: impl FnOnce(RulesError) -> Result<Programs, RulesError>,
+) -> Result<Programs, RulesError> {
+    found.or_else(|error| if error.is_momentary() { Err(error) } else { other(error) })
 }
 
 /// Finds the trace in the chains of a kind, by its programs if there is no other way.
@@ -341,6 +354,27 @@ mod tests {
         }
         let found = automatic(Ordering::Equal, mk_nothing, mk_nft, mk_legacy).unwrap();
         assert_eq!(found.plain, "iptables-nft");
+    }
+
+    #[test]
+    fn programs_that_could_not_be_asked_for_a_moment_are_not_replaced() {
+        type Find = fn() -> Result<Programs, RulesError>;
+        let busy: Find = || {
+            let source = rustix::io::Errno::NOMEM.into();
+            Err(RulesError::NotStarted { command: "iptables-nft --version".to_owned(), source })
+        };
+        for (nft_is, plain, nft, legacy) in [
+            (Ordering::Greater, mk_plain as Find, busy, mk_legacy as Find),
+            (Ordering::Less, mk_plain, mk_nft, busy),
+            (Ordering::Equal, busy, mk_nft, mk_legacy),
+            (Ordering::Equal, mk_nothing, busy, mk_legacy),
+            (Ordering::Equal, mk_nothing, mk_nothing, busy),
+        ] {
+            let error = automatic(nft_is, plain, nft, legacy).unwrap_err();
+            assert!(error.is_momentary(), "{nft_is:?}: {error}");
+        }
+        assert!(of_backend(Backend::Nft, mk_nothing(), busy).unwrap_err().is_momentary());
+        assert!(of_backend(Backend::Nft, busy(), mk_plain).unwrap_err().is_momentary());
     }
 
     #[test]

@@ -6,9 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use kube_ipvs::kernel::RefusalClass;
-use kube_ipvs::kernel::fake::{FakeAnswer, KernelCall, ReadCall};
+use kube_ipvs::kernel::fake::{Fake, FakeAnswer, KernelCall, ReadCall};
 use kube_ipvs::reconcile::Pace;
+use plan::actual::Actual;
 use plan::chains::ChainOp;
+use plan::kernel_objects::Frontend;
 use plan::mode::Mode;
 use plan::model::{EndpointSlice, Family, Overrides, Protocol, Service};
 use plan::op::{Op, Subject};
@@ -17,7 +19,9 @@ use plan::settings::Settings;
 use tokio::time::Instant;
 
 use super::{cluster, set_connections, switch, switch_with};
-use crate::world::{World, frontend, real_server, service, settings_in, slice, tcp};
+use crate::world::{
+    NODE_ADDRESS, World, dual_stack_tcp, frontend, real_server, service, settings_in, slice, tcp,
+};
 
 /// True if an operation takes something of IPVS mode's away.
 fn takes_away(op: &Op) -> bool {
@@ -123,6 +127,43 @@ async fn chains_that_cannot_be_read_hold_their_family_back() {
     assert!(!world.fake.take_log().iter().any(takes_away));
     lasts.store(false, Ordering::Relaxed);
     world.until("alone", |_, actual| actual.virtual_servers.len() == 1).await;
+}
+
+/// The host lacks a family since the former process. Nothing leads its new connections, and what IPVS has
+/// of it ends by itself: otherwise clients would come to the endpoints of that moment for ever.
+#[tokio::test(start_paused = true)]
+async fn a_family_that_the_host_lacks_since_a_restart_drains_when_the_other_one_is_led() {
+    let services = dual_stack_tcp(1);
+    let both = Settings { families: Family::BOTH.into(), ..settings_in(Mode::Ipvs) };
+    let local_addresses = [NODE_ADDRESS.into()].into_iter().collect();
+    let fake = Fake::new(Actual { local_addresses, ..Actual::default() });
+    let mut world = World::with(both, fake, Pace::default());
+    world.feed(&services).await;
+    world.complete().await;
+    let address = services[1].0.cluster_v6.unwrap().into();
+    let of_v6 = Frontend { address, ..frontend(1, Protocol::Tcp) };
+    let set_v6_connections = |world: &World, connections| {
+        world.fake.disturb(|actual| {
+            let servers = &mut actual.virtual_servers.get_mut(&of_v6).unwrap().real_servers;
+            servers.values_mut().for_each(|it| it.connections = connections);
+        });
+    };
+    set_v6_connections(&world, 3);
+    let settings = settings_in(Mode::Iptables);
+    let mut world = switch_with(settings, world, Pace::default(), &services).await;
+    world.until("alone", |_, actual| actual.virtual_servers.len() == 1).await;
+    let actual = world.fake.actual();
+    let [draining] = *actual.virtual_servers[&of_v6].real_servers.values().collect::<Vec<_>>()
+    else {
+        panic!("{actual:?}")
+    };
+    assert_eq!((draining.weight, draining.connections), (0, 3));
+    let log = world.fake.take_log();
+    let last_chain = log.iter().rposition(|op| matches!(op, Op::Chain(_))).unwrap();
+    assert!(last_chain < log.iter().position(takes_away).unwrap(), "{log:?}");
+    set_v6_connections(&world, 0);
+    world.until("left", |status, _| status.n_left_by_ipvs == Some(0)).await;
+    assert!(world.fake.actual().virtual_servers.is_empty());
 }
 
 /// A Service whose rules need the match `recent`, which a kernel may lack.

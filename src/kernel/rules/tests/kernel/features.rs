@@ -1,5 +1,7 @@
 //! The check of what rules of mode iptables are made of.
 
+use std::os::unix::fs::PermissionsExt as _;
+
 use super::*;
 use crate::kernel::nfacct::NfacctClient;
 
@@ -52,5 +54,23 @@ fn counters_are_made_read_and_removed() {
             assert_eq!(counters.packets(gone).unwrap(), None, "{gone}");
         }
         assert!(!rules.saved().unwrap().contains("KUBE-"), "{rules:?}");
+    });
+}
+
+#[test]
+fn a_lock_that_is_held_is_no_lack_of_counters() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("iptables-restore");
+    let said = "Another app is currently holding the xtables lock. Stopped waiting after 5s.";
+    std::fs::write(&path, format!("#!/bin/sh\necho '{said}' >&2\nexit 4\n")).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    each(|rules| {
+        let mut busy = rules.clone();
+        busy.programs.restore = path.display().to_string();
+        let error = busy.try_counters().unwrap_err();
+        assert!(error.is_momentary && error.words.contains(said), "{error:?}");
+        let mut counters = NfacctClient::open().unwrap();
+        assert_eq!(counters.packets("kube_ipvs_probe").unwrap(), None);
+        assert_eq!(rules.try_counters(), Ok(()), "{rules:?}");
     });
 }
