@@ -176,3 +176,46 @@ fn the_health_of_the_node_is_answered_at_a_load_balancers_address() {
     let _proxy = bed.start(&["--healthz-bind-address=127.0.0.1:10256"]);
     assert_eq!(status(bed.client(), "203.0.113.8", 10_256), Some(Refusal::Refused));
 }
+
+/// Rules of a host firewall that was written with `nft` into iptables' own tables, of which `iptables-save`
+/// shows nothing then (kube-router#1777, calico#8403).
+const ONLY_OF_NFT: &str = "iptables -P INPUT ACCEPT
+    iptables -t nat -P POSTROUTING ACCEPT
+    nft add rule ip filter INPUT 'ct state { established, related } accept'
+    nft add rule ip nat POSTROUTING 'oifname { \"eth8\", \"eth9\" } ip saddr 172.16.0.0/12 masquerade'";
+
+#[test]
+fn a_rule_that_only_nft_can_show_keeps_no_rule_from_being_written_or_repaired() {
+    let bed = Bed::new();
+    shell(&bed, ONLY_OF_NFT);
+    let saved = bed.tool("iptables-save", &[]);
+    for table in ["filter", "nat"] {
+        assert!(saved.contains(&format!("# Table `{table}' is incompatible")), "{saved}");
+    }
+    let service =
+        Service::new("far", ip("10.96.0.80")).node_port(Protocol::Tcp, 80, TARGET, 30_480);
+    bed.manifests.apply(&service.pods([bed.pod(2, 1)])).unwrap();
+    let _proxy = bed.start(&[]);
+    let assert_masqueraded = || {
+        for (from, target) in
+            [(bed.node(), ("10.96.0.80", 80)), (bed.client(), ("192.168.0.11", 30_480))]
+        {
+            let tally = bed.ask(from, Protocol::Tcp, (ip(target.0), target.1), 2);
+            assert_shares(&tally, &[("pod2-1", 2)]);
+            assert_eq!(tally.sources(), [ip("192.168.0.11")].into(), "{tally}");
+        }
+    };
+    assert_masqueraded();
+    let rules = || {
+        let chains = [("nat", "KUBE-SERVICES"), ("nat", "POSTROUTING"), ("filter", "INPUT")];
+        chains.map(|(table, chain)| {
+            let listed = bed.tool("nft", &["--stateless", "list", "chain", "ip", table, chain]);
+            assert_eq!(listed.contains("ct state { established"), table == "filter", "{listed}");
+            listed
+        })
+    };
+    let before = rules();
+    bed.tool("iptables", &["-t", "nat", "-F", "KUBE-SERVICES"]);
+    bed.wait_until("the rules are repaired", || rules() == before);
+    assert_masqueraded();
+}

@@ -7,6 +7,7 @@ use bed::{Connection, Protocol, Proxy, Question, Service};
 use k8s_openapi::api::apps::v1::DaemonSet;
 
 use crate::fixture::{Bed, PROTOCOLS, TARGET, assert_shares, ip, web};
+use crate::tenures::wait_for_mode;
 
 const DAEMON_SET: &str = include_str!("../../deploy/kustomize/base/daemonset.yaml");
 
@@ -71,9 +72,10 @@ fn ends(bed: &Bed, arguments: &[&str]) -> (bool, String) {
     (status.success(), log)
 }
 
-/// Does what the init container does, which is privileged.
-fn prepare(bed: &Bed) {
-    let ended = Proxy::run_to_its_end(bed.node(), &bed.manifests, &["--init-only"]);
+/// Does what the init container does, which is privileged, with these arguments.
+fn prepare(bed: &Bed, arguments: &[&str]) {
+    let arguments = [&["--init-only"], arguments].concat();
+    let ended = Proxy::run_to_its_end(bed.node(), &bed.manifests, &arguments);
     let (status, log) = ended.unwrap();
     assert!(status.success(), "{log}");
 }
@@ -92,7 +94,7 @@ fn with_the_daemon_sets_privileges_it_says_what_it_cannot_set() {
 fn with_the_daemon_sets_privileges_it_serves_repairs_drains_and_cleans_up() {
     let bed = Bed::new();
     bed.manifests.apply(&service(&bed, &[(1, 1), (2, 1)])).unwrap();
-    prepare(&bed);
+    prepare(&bed, &[]);
     let start = || {
         let arguments = ["--ipvs-sync-period", "1s"];
         let capabilities = capabilities();
@@ -143,4 +145,47 @@ fn with_the_daemon_sets_privileges_it_serves_repairs_drains_and_cleans_up() {
     assert!(!bed.virtual_servers().contains("10.244."), "{}", bed.virtual_servers());
     assert_eq!(bed.entries(), Vec::<String>::new());
     assert!(!bed.rules("iptables").contains("KUBE-"), "{}", bed.rules("iptables"));
+}
+
+/// The init container has run for IPVS mode, so `route_localnet` is 0, and the container cannot set it:
+/// rules would have the kernel drop what is sent to NodePorts at 127.0.0.1.
+#[test]
+fn node_ports_on_localhost_survive_a_switch_to_iptables_mode_and_back() {
+    const PORT: u16 = 30_700;
+    const SETTING: &str = "net/ipv4/conf/all/route_localnet";
+    let bed = Bed::new();
+    let mut service = Service::new("registry", ip("10.96.0.70"))
+        .node_port(Protocol::Tcp, 80, TARGET, PORT)
+        .pods([bed.pod(1, 1), bed.pod(2, 1)]);
+    service.cluster.push(ip("fd00:96::70"));
+    bed.manifests.apply(&service).unwrap();
+    let path = bed.configuration("localhost", "localhostNodePorts: true");
+    let arguments = ["--config", path.as_str()];
+    prepare(&bed, &arguments);
+    let started =
+        Proxy::start_in_container(bed.node(), &bed.manifests, &capabilities(), &arguments);
+    let mut proxy = started.unwrap();
+    let process = proxy.process();
+    assert_restricted(process);
+    let assert_served = || {
+        assert_eq!(bed.node().sysctl(SETTING).unwrap(), "0");
+        for address in ["127.0.0.1", "::1", "192.168.0.11"] {
+            let tally = bed.ask(bed.node(), Protocol::Tcp, (ip(address), PORT), 4);
+            assert_eq!(tally.refused(), 0, "{address}: {tally}");
+        }
+    };
+    assert_served();
+    let text = fs::read_to_string(&path).unwrap();
+    for mode in ["iptables", "ipvs"] {
+        fs::write(&path, text.replace("mode: ipvs", &format!("mode: {mode}"))).unwrap();
+        wait_for_mode(&bed, &proxy, mode);
+        let is_led = || bed.rules("iptables").contains("KUBE-SVC-") == (mode == "iptables");
+        bed.wait_until("the mode's rules lead", is_led);
+        assert_served();
+    }
+    assert_eq!(proxy.process(), process);
+    let log = proxy.stop().unwrap();
+    let said =
+        "rules cannot lead NodePorts on localhost: net.ipv4.conf.all.route_localnet is not 1";
+    assert!(log.contains(said) && log.contains("kube-ipvs goes on listening there"), "{log}");
 }

@@ -9,8 +9,9 @@ use crate::test::matrix::Column;
 ///
 /// Some of masquerading, which the matrix has whole, and of ownership: emulated, a start of the program takes ten
 /// seconds.
-const NFT: [&str; 12] = [
+const NFT: [&str; 13] = [
     REFUSED,
+    ONLY_OF_NFT,
     "balance::every_frontend_",
     "flows::every_flow_",
     "flows::marks::",
@@ -50,8 +51,10 @@ const UNLOADING: [&str; 1] = ["host::sysctls_"];
 const COUNTERPART: &str = "ports_again::without_copies_";
 /// Test of the bed that fills a netfilter hook, for which user mode lacks nf_tables.
 const REFUSED: &str = "host_limits::an_address_whose_virtual_server_";
+/// Test of the bed with rules of `nft` in iptables' tables, which user mode does not have either.
+const ONLY_OF_NFT: &str = "host_firewall::a_rule_that_only_nft_can_show_";
 /// Tests of the bed that the guests of all others leave out.
-const APART: [&str; 4] = [LACKING[0], UNLOADING[0], COUNTERPART, REFUSED];
+const APART: [&str; 5] = [LACKING[0], UNLOADING[0], COUNTERPART, REFUSED, ONLY_OF_NFT];
 /// Tests of the bed of a switch between modes, and of all flows, which only this tier has on every kernel.
 const SWITCH: [&str; 8] = [
     "leaving_ipvs::",

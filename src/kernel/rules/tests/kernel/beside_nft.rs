@@ -86,55 +86,66 @@ fn listed(rules: &Rules) -> BTreeMap<(String, String), String> {
 #[test]
 fn rules_are_written_and_repaired_beside_a_rule_that_only_nft_can_show() {
     in_places(PLACES.len(), |rules, table, chain| {
-        let rule_set = mk_constant(rules.family());
-        add_rule(rules, table, chain);
-        rules.probe(None).unwrap();
-        rules.write(&rule_set).unwrap();
-        assert!(rules.check(&rule_set).unwrap().matches(), "{table} {chain}");
-        let is_of_kube_ipvs = chain.starts_with("KUBE-");
-        let listed = listed(rules);
-        let of_chain = |table: &str, chain: &str| &listed[&(table.to_owned(), chain.to_owned())];
-        assert_eq!(of_chain(table, chain).contains("ct state"), !is_of_kube_ipvs);
-        for jump in rule_set.jumps() {
-            let there = of_chain(jump.table.name(), jump.from);
-            let to_it = format!("jump {}", jump.to);
-            let n_there = there.lines().filter(|line| line.ends_with(&to_it)).count();
-            let is_alike = |other: &&Jump| {
-                (other.table, other.from, other.to) == (jump.table, jump.from, jump.to)
-            };
-            assert_eq!(
-                n_there,
-                rule_set.jumps().iter().filter(is_alike).count(),
-                "{jump}: {there}"
-            );
-        }
-        // Started first, and the rule comes then.
-        add_rule(rules, table, chain);
-        let mut watch = RulesWatch::open(rules).unwrap();
-        watch.check(rules, &rule_set).unwrap();
-        watch.read_chains(rules, rule_set.mode()).unwrap();
-        // Nothing of this mode is in mangle.
-        let jumps = rule_set.jumps();
-        let jump = jumps.iter().find(|jump| jump.table.name() == table).unwrap_or(&jumps[0]);
-        restore(
-            rules,
-            &format!(
-                "*nat\n-F KUBE-POSTROUTING\nCOMMIT\n*{}\n-D {} {}\nCOMMIT\n",
-                jump.table.name(),
-                jump.from,
-                jump.rule()
-            ),
-        );
-        watch.end_pause();
-        assert!(!watch.untouched().unwrap());
-        let found = rules.check(&rule_set).unwrap();
-        assert_eq!(found.missing_jumps, [*jump], "{table} {chain}: {found}");
-        rules.write(&rule_set).unwrap();
-        assert!(watch.check(rules, &rule_set).unwrap().matches());
-        watch.read_chains(rules, rule_set.mode()).unwrap();
-        watch.end_pause();
-        assert!(watch.untouched().unwrap(), "a reading changes nothing");
+        assert_written_and_repaired(rules, &mk_constant(rules.family()), table, chain);
     });
+}
+
+#[test]
+fn rules_of_ipvs_mode_are_written_and_repaired_beside_a_rule_that_only_nft_can_show() {
+    in_places(TABLES, |rules, table, chain| {
+        mk_sets(rules.family());
+        assert_written_and_repaired(rules, &mk_rule_set(rules.family()), table, chain);
+    });
+}
+
+fn assert_written_and_repaired(rules: &Rules, rule_set: &RuleSet, table: &str, chain: &str) {
+    add_rule(rules, table, chain);
+    rules.probe(None).unwrap();
+    rules.write(rule_set).unwrap();
+    assert!(rules.check(rule_set).unwrap().matches(), "{table} {chain}");
+    let is_of_kube_ipvs = chain.starts_with("KUBE-");
+    let listed = listed(rules);
+    let of_chain = |table: &str, chain: &str| &listed[&(table.to_owned(), chain.to_owned())];
+    assert_eq!(of_chain(table, chain).contains("ct state"), !is_of_kube_ipvs);
+    for jump in rule_set.jumps() {
+        let there = of_chain(jump.table.name(), jump.from);
+        let to_it = format!("jump {}", jump.to);
+        let n_there = there.lines().filter(|line| line.ends_with(&to_it)).count();
+        let is_alike =
+            |other: &&Jump| (other.table, other.from, other.to) == (jump.table, jump.from, jump.to);
+        assert_eq!(n_there, rule_set.jumps().iter().filter(is_alike).count(), "{jump}: {there}");
+    }
+    // Started first, and the rule comes then.
+    add_rule(rules, table, chain);
+    let mut watch = RulesWatch::open(rules).unwrap();
+    watch.check(rules, rule_set).unwrap();
+    let read_chains = |watch: &mut RulesWatch| {
+        if rule_set.mode().leads_by_rules() {
+            watch.read_chains(rules, rule_set.mode()).unwrap();
+        }
+    };
+    read_chains(&mut watch);
+    // Nothing of iptables mode is in mangle.
+    let jumps = rule_set.jumps();
+    let jump = jumps.iter().find(|jump| jump.table.name() == table).unwrap_or(&jumps[0]);
+    restore(
+        rules,
+        &format!(
+            "*nat\n-F KUBE-POSTROUTING\nCOMMIT\n*{}\n-D {} {}\nCOMMIT\n",
+            jump.table.name(),
+            jump.from,
+            jump.rule()
+        ),
+    );
+    watch.end_pause();
+    assert!(!watch.untouched().unwrap());
+    let found = rules.check(rule_set).unwrap();
+    assert_eq!(found.missing_jumps, [*jump], "{table} {chain}: {found}");
+    rules.write(rule_set).unwrap();
+    assert!(watch.check(rules, rule_set).unwrap().matches());
+    read_chains(&mut watch);
+    watch.end_pause();
+    assert!(watch.untouched().unwrap(), "a reading changes nothing");
 }
 
 #[test]
