@@ -2,12 +2,13 @@
 //! that cannot be written.
 
 use std::fs;
+use std::time::Duration;
 
 use bed::{Connection, Protocol, Proxy, Question, Service};
 use k8s_openapi::api::apps::v1::DaemonSet;
 
 use crate::fixture::{Bed, PROTOCOLS, TARGET, assert_shares, ip, web};
-use crate::tenures::wait_for_mode;
+use crate::tenures::{has_dummy, wait_for_mode};
 
 const DAEMON_SET: &str = include_str!("../../deploy/kustomize/base/daemonset.yaml");
 
@@ -179,8 +180,12 @@ fn node_ports_on_localhost_survive_a_switch_to_iptables_mode_and_back() {
     for mode in ["iptables", "ipvs"] {
         fs::write(&path, text.replace("mode: ipvs", &format!("mode: {mode}"))).unwrap();
         wait_for_mode(&bed, &proxy, mode);
-        let is_led = || bed.rules("iptables").contains("KUBE-SVC-") == (mode == "iptables");
-        bed.wait_until("the mode's rules lead", is_led);
+        // Until then, what the mode before left may still lead.
+        let is_alone = || match mode {
+            "iptables" => !has_dummy(&bed),
+            _ => !bed.rules("iptables").contains("KUBE-SVC-"),
+        };
+        bed.wait_for(Duration::from_secs(60), "the mode is alone", is_alone);
         assert_served();
     }
     assert_eq!(proxy.process(), process);
