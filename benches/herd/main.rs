@@ -1,4 +1,5 @@
-//! The cost of a cluster's nodes to its API server: `cargo xtask bench --what herd [-- FOLLOWERS]`.
+//! The cost of a cluster's nodes to its API server: `cargo xtask bench --what herd [-- FOLLOWERS]`, and with
+//! `--drops-managed-fields` after it, to one that leaves `metadata.managedFields` out (KEP-5958).
 //!
 //! Many real sources in one process follow the test API server over TLS, each through a client of its
 //! own; every tenth has a planner and a kernel in memory behind it, which are compared at the end with what should
@@ -30,6 +31,9 @@ use follower::{Follower, Heard};
 
 /// Number of followers, unless the first argument says otherwise.
 const FOLLOWERS: usize = 200;
+
+/// Argument by which the server sends what one with KEP-5958 sends to those that ask for it.
+const DROPS: &str = "--drops-managed-fields";
 
 /// Number of nodes of the cluster that is projected to.
 const CLUSTER: u32 = 5_000;
@@ -88,7 +92,8 @@ fn main() -> ExitCode {
 async fn measure() -> Result<()> {
     let number = std::env::args().skip(1).find_map(|argument| argument.parse().ok());
     let number = number.unwrap_or(FOLLOWERS);
-    let mut herd = Herd::new()?;
+    let drops = std::env::args().any(|argument| argument == DROPS);
+    let mut herd = Herd::new(!drops)?;
     println!(
         "{number} followers, {SERVICES} Services of {ENDPOINTS} endpoints (one of {MOST_ENDPOINTS})\n\n\
          of each follower           lists  watches  connections  bytes received  server ms  seconds"
@@ -107,8 +112,8 @@ async fn measure() -> Result<()> {
 // === impl Herd ===
 
 impl Herd {
-    fn new() -> Result<Self> {
-        let options = Options { anonymous: true, managed_fields: true, ..Options::default() };
+    fn new(managed_fields: bool) -> Result<Self> {
+        let options = Options { anonymous: true, managed_fields, ..Options::default() };
         let server = Server::start(options)?;
         for number in 0..SERVICES {
             server.apply(objects::service(number))?;

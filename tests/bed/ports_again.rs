@@ -59,7 +59,7 @@ fn clients(bed: &Bed) -> Vec<Client<'_>> {
         from,
         target,
         traffic: Traffic::FewPorts(FIRST + 10 * u16::try_from(number).unwrap()),
-        interval: Duration::from_millis(40),
+        interval: Duration::from_millis(80),
         servers: BTreeSet::new(),
     };
     ways.enumerate().map(client).collect()

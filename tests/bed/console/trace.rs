@@ -17,11 +17,9 @@ const SILENCE: Duration = Duration::from_millis(1_500);
 /// Time limit of one that should.
 const ANSWER: Duration = Duration::from_secs(10);
 /// Services of the random cluster.
-const SERVICES: u8 = 14;
+const SERVICES: u8 = 20;
 /// Services that are tried at once: the console has 16 connections at a time.
 const AT_ONCE: usize = 8;
-/// Flows that are tried for each frontend.
-const FLOWS_PER_FRONTEND: usize = 2;
 
 /// Words of a trace on a flow.
 #[derive(Debug, PartialEq, Eq)]
@@ -263,10 +261,8 @@ fn traces_come_true(mode: &str) {
     let proxy = bed.start(&[&format!("--proxy-mode={mode}"), &local]);
     let mut flows: Vec<Vec<(usize, SocketAddr)>> = Vec::new();
     for (service, _) in &services {
-        let clients = |target: SocketAddr| {
-            (0..FLOWS_PER_FRONTEND).map(|_| (random.below(5), target)).collect::<Vec<_>>()
-        };
-        flows.push(targets(&bed, service).into_iter().flat_map(clients).collect());
+        let client = |target: SocketAddr| (random.below(5), target);
+        flows.push(targets(&bed, service).into_iter().map(client).collect());
     }
     let clients = [
         bed.cluster.client(1).unwrap(),

@@ -26,22 +26,33 @@ const NFT: [&str; 13] = [
 ];
 /// The one among them that the switch tier has alone: emulated, the relay takes three minutes.
 const NOT_WITH_NFT: [&str; 1] = ["flows::every_flow_goes_where_the_table_says_in_mode_userspace"];
-/// Tests beside the code that use no iptables.
-const WITHOUT_IPTABLES: [&str; 2] = ["kernel::conntrack::", "kernel::linux::grow::"];
 /// Tests of our rules beside those that only nft can show.
 const BESIDE_NFT: [&str; 1] = ["kernel::rules::tests::kernel::beside_nft::"];
-/// Tests beside the code of rules of both kinds. User mode has those of x_tables.
-const RULES: [&str; 2] =
-    ["kernel::linux::tests::kernel::iptables::", "kernel::rules::tests::kernel::"];
+/// Tests beside the code that need no nf_tables, among others. User mode has x_tables.
+const IN_USER_MODE: [&str; 3] =
+    ["kernel::conntrack::", "kernel::linux::", "kernel::rules::tests::kernel::"];
 /// Those among them that are about nf_tables alone, or about both kinds on one host.
-const NOT_WITH_LEGACY: [&str; 4] = [
+const NOT_WITH_LEGACY: [&str; 7] = [
     BESIDE_NFT[0],
+    "kernel::linux::tests::kernel::a_drift_check_costs_little_whatever_there_is_with_nft",
+    "kernel::linux::tests::kernel::a_drift_check_sees_what_others_do_with_nft",
+    "kernel::linux::tests::kernel::among_many_sets_",
     "kernel::linux::tests::kernel::iptables::a_change_of_ours_",
     "kernel::linux::tests::kernel::iptables::a_sysctl_",
     "kernel::rules::tests::kernel::the_kind_that_the_kubelet_uses_",
 ];
-/// Tests beside the code that other suites have.
-const APART_INSIDE: [&str; 3] = [WITHOUT_IPTABLES[0], WITHOUT_IPTABLES[1], BESIDE_NFT[0]];
+/// Tests beside the code that need no guest with nf_tables, as they use no iptables or that of x_tables alone, and
+/// those that have a guest of their own.
+const APART_INSIDE: [&str; 8] = [
+    BESIDE_NFT[0],
+    "kernel::conntrack::",
+    "kernel::linux::grow::",
+    "kernel::linux::tests::kernel::a_drift_check_costs_little_whatever_there_is_with_legacy",
+    "kernel::linux::tests::kernel::a_drift_check_sees_what_others_do_with_legacy",
+    "kernel::linux::tests::kernel::an_address_goes_",
+    "kernel::linux::tests::kernel::the_kernels_order_",
+    "kernel::linux::tests::kernel::those_that_were_listed_",
+];
 /// Tests of the bed on a host that lacks something. They need a guest of their own.
 const LACKING: [&str; 1] = ["lacking::"];
 /// Tests of the bed that wait until modules can be unloaded: where others have run before, for as long as
@@ -77,7 +88,7 @@ const SWITCH: [&str; 8] = [
 /// Suites of the kernel tier run on the oldest and the newest kernel if they test a kernel's interfaces, and
 /// on the newest alone if they test what the program makes of these, other programs, or a host that lacks
 /// something. The matrix has the tests beside the code on every kernel.
-const SUITES: [Suite; 16] = [
+const SUITES: [Suite; 15] = [
     // The longest first, so that no guest works alone at the end.
     Suite::new(Tier::Bed, "kube-ipvs", BED).only(&NFT).but(&NOT_WITH_NFT).shared_by(2),
     Suite::new(Tier::Bed, "kube-ipvs", BED).but(&APART).in_user_mode().shared_by(9),
@@ -88,16 +99,12 @@ const SUITES: [Suite; 16] = [
         .about("nft")
         .newest_only(),
     Suite::new(Tier::Kernel, "kube-ipvs", Tests::Inside(INSIDE))
-        .only(&RULES)
+        .only(&IN_USER_MODE)
         .but(&NOT_WITH_LEGACY)
         .about("legacy")
         .newest_only()
         .newest_in_user_mode(),
     Suite::new(Tier::Kernel, "kube-ipvs", Tests::Inside(INSIDE)).only(&BESIDE_NFT).newest_only(),
-    Suite::new(Tier::Kernel, "kube-ipvs", Tests::Inside(INSIDE))
-        .only(&WITHOUT_IPTABLES)
-        .newest_only()
-        .newest_in_user_mode(),
     Suite::new(Tier::Kernel, "kube-ipvs", BED).only(&LACKING).newest_only().newest_in_user_mode(),
     Suite::new(Tier::Kernel, "kube-ipvs", Tests::Program("cleanup")).newest_only(),
     Suite::new(Tier::Kernel, "kube-ipvs", Tests::Program("bare")).newest_only(),
