@@ -276,6 +276,47 @@ fn one_run_removes_what_all_modes_left_and_nothing_else() {
     }
 }
 
+/// Library of an extension of iptables, which is not installed until this is dropped.
+struct Uninstalled([std::path::PathBuf; 2]);
+
+impl Uninstalled {
+    fn mk(library: &str) -> Self {
+        let folders = std::fs::read_dir("/usr/lib").unwrap().map(|entry| entry.unwrap().path());
+        let mut paths = folders.map(|folder| folder.join("xtables").join(library));
+        let path = paths.find(|path| path.exists()).unwrap();
+        let hidden = path.with_extension("hidden");
+        std::fs::rename(&path, &hidden).unwrap();
+        Self([path, hidden])
+    }
+}
+
+impl Drop for Uninstalled {
+    fn drop(&mut self) {
+        let Self([path, hidden]) = self;
+        std::fs::rename(hidden, path).unwrap();
+    }
+}
+
+#[test]
+fn rules_are_removed_beside_others_whose_extension_is_not_installed() {
+    let node = Node::shared("legacy");
+    let others = "*filter\n:HOSTFW - [0:0]\n-A INPUT -m length --length 1:9 -j HOSTFW\n\
+                  -A HOSTFW -m length --length 2 -j ACCEPT\nCOMMIT\n\
+                  *nat\n-A POSTROUTING -m length --length 3 -j ACCEPT\nCOMMIT\n\
+                  *mangle\n-A OUTPUT -m length --length 4 -j ACCEPT\nCOMMIT\n";
+    for family in Family::BOTH {
+        node.restore("legacy", family, others);
+    }
+    let before = node.dump();
+    node.be_ipvs_mode("legacy");
+    node.be_iptables_mode("legacy");
+    let lacking = Uninstalled::mk("libxt_length.so");
+    let outcome = node.clean(&[]);
+    assert!(outcome.is_complete(), "{outcome}");
+    drop(lacking);
+    assert_same(&before, &node.dump());
+}
+
 #[test]
 fn each_mode_alone_is_removed() {
     let node = Node::shared("nft");

@@ -335,9 +335,10 @@ impl CleanupReport {
         };
         for table in rules::unreadable(&saved) {
             self.failures.push(format!(
-                "{which}: the table {table} has rules that iptables cannot show (something made \
-                 them with nft), so that it is not known whether it has any of ours. Look with `nft \
-                 list table`, and remove the rules of the chains KUBE-… by hand"
+                "{which}: the table {table} has rules that iptables cannot show (made with nft, or with an \
+                 extension that is not installed), so that it is not known whether it has any of ours. \
+                 Look with `nft list table` or `iptables -L`, and remove the rules of the chains KUBE-… \
+                 by hand"
             ));
         }
         for removal in rules::removals(&saved, scope) {

@@ -15,6 +15,8 @@ use plan::mode::Mode;
 use plan::rule_set::{self, COPY_JUMPS, Jump, RuleSet, former_jumps, jumps};
 use plan::sets::SetId;
 
+use crate::kernel::rules::UNREAD;
+
 /// Extent of the removal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RemovalScope {
@@ -161,15 +163,9 @@ pub(super) fn sort_chains(saved: &str) -> (usize, BTreeSet<&str>) {
     (n_of_proxies, others)
 }
 
-/// The tables whose rules `iptables-nft-save` could not print, because something made them that
-/// only `nft` can show. It says so in the middle of what it prints, and yet succeeds.
+/// The tables that were left out, because iptables cannot show rules of other programs there.
 pub(super) fn unreadable(saved: &str) -> Vec<&str> {
-    saved
-        .lines()
-        .filter(|line| line.starts_with('#') && line.contains("is incompatible, use"))
-        .filter_map(|line| line.split(['`', '\'']).nth(1))
-        .filter(|table| ["nat", "filter", "mangle"].contains(table))
-        .collect()
+    saved.lines().filter_map(|line| line.strip_prefix(UNREAD)).collect()
 }
 
 /// True if something is needed only while a node leaves mode ipvs, and these modes are not those of

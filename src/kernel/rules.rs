@@ -30,7 +30,7 @@ use plan::rule_set::{Comparison, Jump, RuleSet, SHORT_CIRCUIT_CHAIN, Table};
 use crate::kernel::probe::ProbeError;
 pub use crate::program::ProgramsRun;
 use by_chain::Purpose;
-pub use by_chain::READ_BY_CHAIN;
+pub use by_chain::{READ_BY_CHAIN, UNREAD};
 use chains::ChainsWritten;
 pub use error::{Cause, ProgramFailure, RulesError};
 pub use installed::{Backend, IptablesVersion};
@@ -156,7 +156,7 @@ impl Rules {
         let program = &self.programs.plain;
         match installed::run(program, &["-w", LOCK_WAIT, "-S", "POSTROUTING", "-t", "nat"], "") {
             // Someone's rule there cannot be shown. Rules can be written all the same.
-            Err(error) if error.cause() == Cause::ForeignRules => Ok(()),
+            Err(error) if error.cause().is_unshown() => Ok(()),
             result => result.map(drop),
         }
     }
@@ -270,29 +270,32 @@ impl Rules {
     /// Returns the output of `iptables-save` for the tables that we write, and perhaps for others. In a
     /// table that it cannot show, `jumps` are looked for beside those of other modes.
     fn read(&self, jumps: &[Jump]) -> Result<String, RulesError> {
-        let save = &self.programs.save;
-        let saved = match installed::run(save, &[], "") {
+        let purpose = Purpose::Compare(jumps);
+        match installed::run(&self.programs.save, &[], "") {
             // What nf_tables does not have is empty.
-            Ok(all) if self.programs.backend == Backend::Nft || has_all_tables(&all) => all,
+            Ok(all) if self.programs.backend == Backend::Nft || has_all_tables(&all) => {
+                self.with_unshown(all, purpose)
+            }
             // A table each, because without `-t` the legacy program leaves out a table that the
             // kernel could have and has not made yet, instead of saying whether it could. And a table
             // of others may be what cannot be read.
-            _ => Table::ALL.iter().try_fold(String::new(), |saved, table| {
-                Ok(saved + &installed::run(save, &["-t", table.name()], "")?)
-            })?,
-        };
-        self.with_unshown(saved, Purpose::Compare(jumps))
+            _ => self.saved_each(&Table::ALL, purpose),
+        }
     }
 
     /// Returns the output of `iptables-save` for the tables that are there, without making the
     /// kernel load others. A kernel that has no tables of this kind has none of ours. Of a table that the
-    /// program cannot show, and that was read otherwise, a line says so ([`READ_BY_CHAIN`]).
+    /// program cannot show, and that was read otherwise, a line says so ([`READ_BY_CHAIN`]), and of one that
+    /// could not be read at all ([`UNREAD`]). With such a table, those that we do not write are left out.
     ///
     /// # Errors
     /// When it cannot be read.
     pub fn saved(&self) -> Result<String, RulesError> {
         match installed::run(&self.programs.save, &[], "") {
             Err(error) if error.cause() == Cause::NoTable => Ok(String::new()),
+            Err(error) if error.cause().is_unshown() => {
+                self.saved_each_present(Purpose::Survey).unwrap_or(Err(error))
+            }
             result => self.with_unshown(result?, Purpose::Survey),
         }
     }
@@ -303,7 +306,14 @@ impl Rules {
     /// # Errors
     /// When the program fails; the table that it failed at is then as it was.
     pub fn restore(&self, input: &str) -> Result<(), RulesError> {
-        let Programs { restore, version, backend, .. } = &self.programs;
+        let arguments = self.restore_arguments();
+        installed::run(&self.programs.restore, &arguments, input).map(|_| ())
+    }
+
+    /// Returns the arguments for the program for restoring to wait for the lock, and to leave alone what its
+    /// input does not name.
+    fn restore_arguments(&self) -> Vec<&'static str> {
+        let Programs { version, backend, .. } = &self.programs;
         let mut arguments = Vec::new();
         // Older ones take no lock for a restore.
         if *version >= IptablesVersion(1, 6, 2) {
@@ -315,7 +325,7 @@ impl Rules {
             }
         }
         arguments.push("--noflush");
-        installed::run(restore, &arguments, input).map(|_| ())
+        arguments
     }
 }
 

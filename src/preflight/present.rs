@@ -243,17 +243,18 @@ fn foreign(family: Family, backend: Backend, chains: &BTreeSet<&str>) -> Option<
     (!chains.is_empty()).then(|| Check::note("other KUBE- chains", found).advised(advice))
 }
 
-/// Tables in which `nft` made rules that iptables cannot show.
+/// Tables in which other programs made rules that iptables cannot show.
 fn unshown(family: Family, saved: &str) -> Option<Check> {
     let read = saved.lines().filter_map(|line| line.strip_prefix(READ_BY_CHAIN));
     let tables: Vec<&str> = read.chain(left::unreadable(saved)).collect();
     let found = format!(
-        "{family}: nft made rules in the table {} that iptables cannot show. kube-ipvs writes its own rules \
-         there, and reads them chain by chain",
+        "{family}: other programs made rules in the table {} that iptables cannot show. kube-ipvs writes its \
+         own rules there, and reads them chain by chain",
         tables.join(" and ")
     );
-    let advice = "better put these rules into a table of another name";
-    (!tables.is_empty()).then(|| Check::note("rules made with nft", found).advised(advice))
+    let advice = "better put rules that nft made into a table of another name; for others, install the \
+                  extension of iptables that they need";
+    (!tables.is_empty()).then(|| Check::note("rules not shown", found).advised(advice))
 }
 
 pub(super) const fn kind(backend: Backend) -> &'static str {
@@ -268,6 +269,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
+    use crate::kernel::rules::UNREAD;
     use crate::preflight::CheckState;
 
     fn mk_process(proc: &Path, pid: &str, namespace: &str, words: &[&str]) {
@@ -318,8 +320,8 @@ mod tests {
         let saved = format!("{READ_BY_CHAIN}filter\n*filter\nCOMMIT\n");
         let check = unshown(Family::V6, &saved).unwrap();
         assert!(check.found.contains("IPv6") && check.found.contains("filter"), "{}", check.found);
-        let saved = "# Table `nat' is incompatible, use 'nft' tool.\n";
-        assert!(unshown(Family::V4, saved).unwrap().found.contains("the table nat"));
+        let saved = format!("{UNREAD}nat\n");
+        assert!(unshown(Family::V4, &saved).unwrap().found.contains("the table nat"));
         assert_eq!(unshown(Family::V4, "*nat\nCOMMIT\n"), None);
     }
 }

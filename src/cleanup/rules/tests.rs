@@ -256,9 +256,8 @@ fn of_our_own_rules_those_go_that_kube_proxy_does_not_have() {
 
 #[test]
 fn a_table_that_cannot_be_shown_is_reported() {
-    let saved = "# Table `nat' is incompatible, use 'nft' tool.\n\
-                 # Table `raw' is incompatible, use 'nft' tool.\n*filter\nCOMMIT\n";
-    assert_eq!(unreadable(saved), ["nat"]);
+    let saved = format!("{UNREAD}nat\n*filter\nCOMMIT\n");
+    assert_eq!(unreadable(&saved), ["nat"]);
 }
 
 /// Rules that mode userspace leaves: portals, and refusals as in mode iptables.

@@ -1,10 +1,14 @@
-//! A table that `iptables-nft-save` does not show, read chain by chain.
+//! A table of which iptables cannot show some rules of other programs, read chain by chain.
 //!
 //! One rule that `nft` made, in any chain of a table, and `iptables-nft-save` prints nothing of the whole
-//! table (`nft_is_table_compatible` in iptables/nft.c), although it writes, checks and deletes rules
-//! there, and lists every other chain. So the kernel is asked for the names of the chains,
-//! `iptables-nft-restore` lists each (it takes all commands), and for a built-in chain that has such a
-//! rule, `iptables-nft -C` is asked for every jump that may be there.
+//! table (`nft_is_table_compatible` in iptables/nft.c). One rule with a match or a target whose extension is
+//! not installed, and the programs for saving fail (`print_match_save` in iptables/iptables.c). The programs
+//! write, check and delete rules there all the same, and list every other chain. So the kernel is asked for
+//! the names of the chains, the program for restoring lists each (it takes all commands), and for a
+//! built-in chain that has such a rule, `iptables -C` is asked for every jump that may be there.
+//!
+//! `iptables-nft -C` fails where the chain has a rule with an unknown extension. `iptables-legacy -C` does
+//! not.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,8 +17,8 @@ use plan::mode::Mode;
 use plan::rule_set::{COPY_JUMPS, Jump, Table, former_jumps, jumps};
 
 use super::error::Cause;
-use super::fingerprint::nft;
-use super::{LOCK_WAIT, Rules, RulesError, installed};
+use super::fingerprint::{legacy, nft};
+use super::{Backend, LOCK_WAIT, Rules, RulesError, installed, present};
 
 /// Purpose of a reading, which decides what is said of chains and rules that cannot be shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,13 +36,15 @@ pub(super) enum Purpose<'a> {
 struct Listed {
     policies: BTreeMap<String, String>,
     rules: BTreeMap<String, Vec<String>>,
-    /// Chains that iptables cannot show.
+    /// Chains of which iptables cannot show a rule.
     unshown: Vec<String>,
 }
 
 /// Start of the line that says of a table that it was read chain by chain.
 pub const READ_BY_CHAIN: &str =
-    "# Read chain by chain, since nft made rules that iptables cannot show: ";
+    "# Read chain by chain, since it has rules that iptables cannot show: ";
+/// Start of the line that says of a table that it could not be read in this way either.
+pub const UNREAD: &str = "# Left out, since it has rules that iptables cannot show: ";
 
 const BUILT_IN: [&str; 5] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
 
@@ -60,7 +66,7 @@ impl Rules {
     /// Puts the tables into what `iptables-nft-save` printed that it did not show.
     ///
     /// # Errors
-    /// When such a table cannot be read in the other way either. A survey leaves it out, with the line
+    /// When such a table cannot be read in the other way either. A survey leaves it out, with a line
     /// that says so.
     pub(super) fn with_unshown(
         &self,
@@ -74,27 +80,66 @@ impl Rules {
         let is_shown = |line: &&str| unshown_table(line).is_none();
         let mut text: String =
             saved.lines().filter(is_shown).flat_map(|line| [line, "\n"]).collect();
-        let lines = saved.lines().filter(|line| unshown_table(line).is_some());
-        for (table, line) in tables.into_iter().zip(lines) {
-            match self.table_by_chain(table, purpose) {
-                Ok(read) => text.push_str(&read),
-                Err(error) if purpose == Purpose::Survey => {
-                    tracing::warn!("cannot read the {} table {table}: {error}", self.family());
-                    let _ = writeln!(text, "{line}");
-                }
-                Err(error) => return Err(error),
-            }
+        for table in tables {
+            text.push_str(&self.unshown(table, purpose)?);
         }
         Ok(text)
+    }
+
+    /// Returns these tables as the program saves each of them, or read chain by chain if it cannot show one.
+    ///
+    /// # Errors
+    /// As those of [`with_unshown`](Self::with_unshown), and when one cannot be saved for another reason.
+    pub(super) fn saved_each(
+        &self,
+        tables: &[Table],
+        purpose: Purpose<'_>,
+    ) -> Result<String, RulesError> {
+        let mut text = String::new();
+        for table in tables {
+            let saved = installed::run(&self.programs.save, &["-t", table.name()], "");
+            text.push_str(&match saved {
+                Err(error) if error.cause().is_unshown() => self.unshown(*table, purpose)?,
+                saved => self.with_unshown(saved?, purpose)?,
+            });
+        }
+        Ok(text)
+    }
+
+    /// Returns the same of the tables that are there; none if the kernel does not say which these are.
+    pub(super) fn saved_each_present(
+        &self,
+        purpose: Purpose<'_>,
+    ) -> Option<Result<String, RulesError>> {
+        let chains = present::chain_names(self.family(), self.backend())?;
+        let is_there = |table: &Table| chains.iter().any(|(of, _)| of == table);
+        let tables: Vec<Table> = Table::ALL.into_iter().filter(is_there).collect();
+        Some(self.saved_each(&tables, purpose))
+    }
+
+    /// Returns a table that the program for saving does not show.
+    fn unshown(&self, table: Table, purpose: Purpose<'_>) -> Result<String, RulesError> {
+        match self.table_by_chain(table, purpose) {
+            Err(error) if purpose == Purpose::Survey => {
+                tracing::warn!("cannot read the {} table {table}: {error}", self.family());
+                Ok(format!("{UNREAD}{table}\n"))
+            }
+            read => read,
+        }
     }
 
     /// Returns a table as `iptables-save` prints it.
     fn table_by_chain(&self, table: Table, purpose: Purpose<'_>) -> Result<String, RulesError> {
         let family = self.family();
-        let all =
-            nft::chain_names(family).map_err(|source| RulesError::Unlisted { family, source })?;
+        let listed = match self.backend() {
+            Backend::Nft => nft::chain_names(family),
+            Backend::Legacy => legacy::chain_names(family, &[table]),
+        };
+        let all = listed.map_err(|source| RulesError::Unlisted { family, source })?;
         let counts = |name: &&str| {
-            purpose == Purpose::Survey || name.starts_with("KUBE-") || BUILT_IN.contains(name)
+            let is_word = !name.contains(|it: char| !it.is_ascii_graphic() || "\"'\\".contains(it));
+            let is_known = name.starts_with("KUBE-") || BUILT_IN.contains(name);
+            is_word && (purpose == Purpose::Survey || is_known)
         };
         let of_table = all.iter().filter(|(of, _)| *of == table).map(|(_, name)| name.as_str());
         let chains: Vec<&str> = of_table.filter(counts).collect();
@@ -104,7 +149,11 @@ impl Rules {
             left = self.list(table, &left, &mut listed)?;
         }
         let mut unshown_rules = BTreeMap::new();
-        for name in listed.unshown.iter().filter(|name| BUILT_IN.contains(&name.as_str())) {
+        let leads = |name: &&String| match purpose {
+            Purpose::Compare(_) => BUILT_IN.contains(&name.as_str()),
+            Purpose::Survey => !name.starts_with("KUBE-"),
+        };
+        for name in listed.unshown.iter().filter(leads) {
             unshown_rules.insert(name.clone(), self.jumps_from(table, name, purpose)?);
         }
         let is_absent = |name: &str| {
@@ -127,8 +176,7 @@ impl Rules {
         Ok(text)
     }
 
-    /// Lists chains until the program ends at one that it cannot show. Returns those after that one; none
-    /// if it is not clear which that is, and nothing more can be shown.
+    /// Lists chains until the program ends at one that it cannot show. Returns those after that one.
     fn list<'a>(
         &self,
         table: Table,
@@ -137,25 +185,33 @@ impl Rules {
     ) -> Result<Vec<&'a str>, RulesError> {
         let lines: String = chains.iter().map(|chain| format!("-S {chain}\n")).collect();
         let input = format!("*{table}\n{lines}COMMIT\n");
-        let finished = installed::start(&self.programs.restore, &["--noflush"], &input)?;
+        let (program, arguments) = (&self.programs.restore, self.restore_arguments());
+        let finished = installed::start(program, &arguments, &input)?;
         listed.add(&finished.stdout);
         if finished.status.success() {
             return Ok(Vec::new());
         }
-        let first = chains.iter().position(|chain| !listed.rules.contains_key(*chain));
-        let mut unshown = chains.get(first.unwrap_or(chains.len())..).unwrap_or_default();
-        let mut left = Vec::new();
-        if Cause::of(&finished.stderr) == Cause::ForeignRules {
-            let (one, others) = unshown.split_at(unshown.len().min(1));
-            (unshown, left) = (one, others.to_vec());
-        }
-        listed.unshown.extend(unshown.iter().map(|chain| (*chain).to_owned()));
-        tracing::debug!("{table}: cannot show {unshown:?}: {}", finished.stderr.trim());
-        Ok(left)
+        let is_unlisted = |chain: &&str| !listed.rules.contains_key(*chain);
+        let first = chains.iter().position(is_unlisted).unwrap_or(chains.len());
+        let unshown = match Cause::of(&finished.stderr) {
+            Cause::ForeignRules => Some(first),
+            // The program begins to list the chain, and ends in the middle of the rule.
+            Cause::ForeignExtension => first.checked_sub(1),
+            _ => None,
+        };
+        let Some((chain, left)) =
+            unshown.and_then(|at| chains.get(at..)).and_then(<[&str]>::split_first)
+        else {
+            return Err(RulesError::failed(program, &arguments, &input, finished));
+        };
+        tracing::debug!("{table}: cannot show {chain}: {}", finished.stderr.trim());
+        listed.rules.remove(*chain);
+        listed.unshown.push((*chain).to_owned());
+        Ok(left.to_vec())
     }
 
-    /// Returns the rules of a built-in chain that lead to chains of Kubernetes, in their order, as far
-    /// as they are known jumps.
+    /// Returns the rules of a chain that lead to chains of Kubernetes, in their order, as far as they are
+    /// known jumps. A survey has all of them.
     fn jumps_from(
         &self,
         table: Table,
@@ -163,8 +219,11 @@ impl Rules {
         purpose: Purpose<'_>,
     ) -> Result<Vec<String>, RulesError> {
         let family = self.family();
-        let destinations = nft::destinations(family, table, chain)
-            .map_err(|source| RulesError::Unlisted { family, source })?;
+        let read = match self.backend() {
+            Backend::Nft => nft::destinations(family, table, chain),
+            Backend::Legacy => legacy::destinations(family, table, chain),
+        };
+        let destinations = read.map_err(|source| RulesError::Unlisted { family, source })?;
         let candidates = candidates(table, chain, purpose);
         let mut rules = Vec::new();
         let mut found: BTreeMap<&str, Vec<String>> = BTreeMap::new();

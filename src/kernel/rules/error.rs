@@ -40,7 +40,7 @@ pub enum RulesError {
         /// Output of the program.
         printed: String,
     },
-    /// The kernel did not list the chains of nf_tables.
+    /// The kernel did not list the chains.
     Unlisted {
         /// The family.
         family: Family,
@@ -96,6 +96,8 @@ pub enum Cause {
     Memory,
     /// The table has rules that only `nft` can show.
     ForeignRules,
+    /// The table has a rule of another program with a match or a target that iptables lacks.
+    ForeignExtension,
     /// The programs are not installed.
     NotInstalled,
     /// Anything else.
@@ -106,7 +108,7 @@ pub enum Cause {
 /// (src/errno/__strerror.h) have other words for an error number, both are here. Sources:
 /// iptables/iptables-restore.c, iptables/xshared.c, iptables/nft.c, libiptc/libiptc.c,
 /// extensions/libxt_set.h.
-const SIGNS: [(&str, Cause); 27] = [
+const SIGNS: [(&str, Cause); 29] = [
     ("DEL failed (Device or resource busy)", Cause::InUse),
     ("DEL failed (Resource busy)", Cause::InUse),
     ("Couldn't load target `KUBE-", Cause::NoChain),
@@ -123,6 +125,8 @@ const SIGNS: [(&str, Cause); 27] = [
     ("Operation not permitted", Cause::NotPermitted),
     ("you must be root", Cause::NotPermitted),
     ("is incompatible, use 'nft' tool", Cause::ForeignRules),
+    ("Can't find library for", Cause::ForeignExtension),
+    ("Parsing nftables rule failed", Cause::ForeignExtension),
     ("Table does not exist", Cause::NoTable),
     ("unable to initialize table", Cause::NoTable),
     ("can't initialize", Cause::NoTable),
@@ -226,7 +230,7 @@ impl fmt::Display for RulesError {
                  is another program installed under this name?"
             ),
             Self::Unlisted { family, source } => {
-                write!(f, "the kernel does not list the {family} chains of nf_tables: {source}")
+                write!(f, "the kernel does not list the {family} chains: {source}")
             }
             Self::Failed(failure) => failure.fmt(f),
             Self::NotAsWritten { family, comparison } => write!(
@@ -288,6 +292,12 @@ impl Cause {
             .map_or(Self::Other, |(_, cause)| *cause)
     }
 
+    /// True if a program cannot show a rule of another program. It may be able to show others.
+    #[must_use]
+    pub(super) const fn is_unshown(self) -> bool {
+        matches!(self, Self::ForeignRules | Self::ForeignExtension)
+    }
+
     /// Returns the class of a refusal for this cause.
     #[must_use]
     pub const fn class(self) -> RefusalClass {
@@ -297,7 +307,9 @@ impl Cause {
             Self::NoExtension => RefusalClass::NotSupported,
             Self::NoTable | Self::NoLock | Self::NotInstalled => RefusalClass::NotInstalled,
             Self::NoChain | Self::InUse => RefusalClass::Conflict,
-            Self::NoSet | Self::ForeignRules | Self::Other => RefusalClass::Other,
+            Self::NoSet | Self::ForeignRules | Self::ForeignExtension | Self::Other => {
+                RefusalClass::Other
+            }
         }
     }
 
@@ -335,6 +347,10 @@ impl Cause {
             Self::ForeignRules => {
                 "Something made rules in this chain or table with `nft` that iptables cannot show: \
                  remove them, or put them into a table of another name"
+            }
+            Self::ForeignExtension => {
+                "A rule of another program has a match or a target that this iptables does not know: \
+                 install its extension (/usr/lib/*/xtables) or a newer iptables, or remove the rule"
             }
             Self::NoChain | Self::InUse | Self::Memory | Self::NotInstalled | Self::Other => {
                 return None;
@@ -377,7 +393,7 @@ mod tests {
     use super::*;
 
     /// Words as the programs print them, and the cause they show.
-    const SAID: [(&str, Cause); 21] = [
+    const SAID: [(&str, Cause); 23] = [
         (
             "Another app is currently holding the xtables lock. Stopped waiting after 5s.",
             Cause::Busy,
@@ -452,6 +468,12 @@ mod tests {
             Cause::Memory,
         ),
         ("# Table `nat' is incompatible, use 'nft' tool.", Cause::ForeignRules),
+        ("Can't find library for match `length'", Cause::ForeignExtension),
+        (
+            "Error: match extension not found\niptables-nft-save v1.8.9 (nf_tables): Parsing nftables rule \
+             failed\nPerhaps iptables-nft-save or your kernel needs to be upgraded.",
+            Cause::ForeignExtension,
+        ),
         ("iptables-restore: line 13 failed", Cause::Other),
         ("", Cause::Other),
     ];

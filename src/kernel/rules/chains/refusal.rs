@@ -33,6 +33,7 @@ pub(super) fn of_all(error: &RulesError) -> Option<Refusal> {
         | Cause::NoChain
         | Cause::InUse
         | Cause::ForeignRules
+        | Cause::ForeignExtension
         | Cause::Other => None,
     }
 }

@@ -57,7 +57,9 @@ pub(in crate::kernel::rules) fn chain_names(
     let mut found = Vec::new();
     for table in of {
         let Some(block) = tables.block(*table)? else { continue };
-        found.extend(block.names().map(|chain| (*table, chain)));
+        let mut names: Vec<String> = block.names().collect();
+        names.sort_unstable();
+        found.extend(names.into_iter().map(|chain| (*table, chain)));
     }
     Ok(found)
 }
@@ -74,6 +76,20 @@ pub(in crate::kernel::rules) fn has_rules(
     let block = LegacyTables::open(family)?.block(table)?;
     let rules = block.map(|block| block.rules(chain)).transpose()?;
     Ok(rules.is_some_and(|rules| !rules.is_empty()))
+}
+
+/// Returns the chains that the rules of a chain lead to, in the order of the rules. The table is there: one
+/// that is asked for is made.
+///
+/// # Errors
+/// When the table cannot be read.
+pub(in crate::kernel::rules) fn destinations(
+    family: Family,
+    table: Table,
+    chain: &str,
+) -> Result<Vec<String>, Error> {
+    let block = LegacyTables::open(family)?.block(table)?;
+    Ok(block.map(|block| block.destinations(chain)).transpose()?.unwrap_or_default())
 }
 
 // === impl LegacyTables ===

@@ -1,6 +1,7 @@
 //! On a real kernel, each test in a network namespace of its own. They need root, `ip`, `ipset`,
 //! and both kinds of iptables.
 
+mod beside_extensions;
 mod beside_nft;
 mod chains;
 mod features;

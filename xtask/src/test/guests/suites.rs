@@ -32,13 +32,14 @@ const BESIDE_NFT: [&str; 1] = ["kernel::rules::tests::kernel::beside_nft::"];
 const IN_USER_MODE: [&str; 3] =
     ["kernel::conntrack::", "kernel::linux::", "kernel::rules::tests::kernel::"];
 /// Those among them that are about nf_tables alone, or about both kinds on one host.
-const NOT_WITH_LEGACY: [&str; 7] = [
+const NOT_WITH_LEGACY: [&str; 8] = [
     BESIDE_NFT[0],
     "kernel::linux::tests::kernel::a_drift_check_costs_little_whatever_there_is_with_nft",
     "kernel::linux::tests::kernel::a_drift_check_sees_what_others_do_with_nft",
     "kernel::linux::tests::kernel::among_many_sets_",
     "kernel::linux::tests::kernel::iptables::a_change_of_ours_",
     "kernel::linux::tests::kernel::iptables::a_sysctl_",
+    "kernel::rules::tests::kernel::beside_extensions::iptables_nft_",
     "kernel::rules::tests::kernel::the_kind_that_the_kubelet_uses_",
 ];
 /// Tests beside the code that need no guest with nf_tables, as they use no iptables or that of x_tables alone, and

@@ -211,6 +211,16 @@ impl Block {
         Ok(found)
     }
 
+    /// Returns the chains that the rules of a chain lead to, in the order of the rules.
+    pub(super) fn destinations(&self, chain: &str) -> Result<Vec<String>, DecodeError> {
+        let mut found = Vec::new();
+        for entry in self.entries(chain) {
+            let to = self.destination(&entry?);
+            found.extend(to.map(|name| String::from_utf8_lossy(name).into_owned()));
+        }
+        Ok(found)
+    }
+
     fn entries<'a>(
         &'a self,
         chain: &str,

@@ -151,32 +151,37 @@ fn assert_written_and_repaired(rules: &Rules, rule_set: &RuleSet, table: &str, c
 #[test]
 fn chains_of_services_are_written_read_and_removed_beside_such_a_rule() {
     in_places(TABLES, |rules, table, chain| {
-        let family = rules.family();
         add_rule(rules, table, chain);
-        rules.write(&mk_constant(family)).unwrap();
-        let name = ServiceName::new("ns", "svc");
-        let hash = ChainHash::of_port(&ServicePortName::new(&name, ""), Protocol::Tcp);
-        let own = ChainId::of_port(family, PortChain::Cluster, hash);
-        let services = ChainId::shared(family, Table::Nat, SharedChain::Services);
-        let lead = format!("-m comment --comment \"ns/svc cluster IP\" -j {}", own.name);
-        let ops = [
-            ChainOp::Write(own, ["-j RETURN".into()].into()),
-            ChainOp::Insert(services, lead.as_str().into()),
-        ];
-        let written = rules.write_chains(&ops.iter().collect::<Vec<_>>());
-        assert!(written.results.iter().all(Result::is_ok), "{:?}", written.results);
-        let found = rules.chains(Mode::Iptables).unwrap();
-        assert_eq!(found.shared[&services], [lead.as_str().into()]);
-        assert_eq!(found.own.len(), 1);
-        let ops = [ChainOp::Delete(services, lead.as_str().into()), ChainOp::Remove(own)];
-        // Deleted once more: it is not there any more, which is as good.
-        for _ in 0..2 {
-            let written = rules.write_chains(&[&ops[0]]);
-            assert!(written.results.iter().all(Result::is_ok), "{:?}", written.results);
-        }
-        assert!(rules.write_chains(&[&ops[1]]).results[0].is_ok());
-        assert_eq!(rules.chains(Mode::Iptables).unwrap().own.len(), 0);
+        serve(rules);
     });
+}
+
+/// Writes, reads and removes the chains of a Service.
+pub(super) fn serve(rules: &Rules) {
+    let family = rules.family();
+    rules.write(&mk_constant(family)).unwrap();
+    let name = ServiceName::new("ns", "svc");
+    let hash = ChainHash::of_port(&ServicePortName::new(&name, ""), Protocol::Tcp);
+    let own = ChainId::of_port(family, PortChain::Cluster, hash);
+    let services = ChainId::shared(family, Table::Nat, SharedChain::Services);
+    let lead = format!("-m comment --comment \"ns/svc cluster IP\" -j {}", own.name);
+    let ops = [
+        ChainOp::Write(own, ["-j RETURN".into()].into()),
+        ChainOp::Insert(services, lead.as_str().into()),
+    ];
+    let written = rules.write_chains(&ops.iter().collect::<Vec<_>>());
+    assert!(written.results.iter().all(Result::is_ok), "{:?}", written.results);
+    let found = rules.chains(Mode::Iptables).unwrap();
+    assert_eq!(found.shared[&services], [lead.as_str().into()]);
+    assert_eq!(found.own.len(), 1);
+    let ops = [ChainOp::Delete(services, lead.as_str().into()), ChainOp::Remove(own)];
+    // Deleted once more: it is not there any more, which is as good.
+    for _ in 0..2 {
+        let written = rules.write_chains(&[&ops[0]]);
+        assert!(written.results.iter().all(Result::is_ok), "{:?}", written.results);
+    }
+    assert!(rules.write_chains(&[&ops[1]]).results[0].is_ok());
+    assert_eq!(rules.chains(Mode::Iptables).unwrap().own.len(), 0);
 }
 
 #[test]

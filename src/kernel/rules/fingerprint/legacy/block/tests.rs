@@ -79,6 +79,9 @@ fn neither_counters_nor_rules_of_others_count() {
     for shape in [Shape::V4, Shape::V6] {
         let (first, found) = hash(&mk_table(shape, 0, 0, b"8 bytes!"));
         assert_eq!(found, ["OURS"]);
+        let among_others = mk_table(shape, 3, 0, b"8 bytes!");
+        assert_eq!(among_others.destinations("OUTPUT").unwrap(), ["OURS"]);
+        assert!(among_others.destinations("THEIRS").unwrap().is_empty());
         assert_eq!(hash(&mk_table(shape, 0, 9, b"8 bytes!")).0, first, "counters");
         assert_eq!(hash(&mk_table(shape, 3, 0, b"8 bytes!")).0, first, "others' rules");
         assert_ne!(hash(&mk_table(shape, 0, 0, b"8 Bytes!")).0, first, "a rule of ours");
@@ -143,6 +146,7 @@ proptest::proptest! {
                 for chain in ["OURS", "OUTPUT", "PREROUTING"] {
                     let _any = block.hash_chain(chain, &mut hasher);
                     let _any = block.hash_jumps(chain, &["OURS"], &mut hasher);
+                    let _any = block.destinations(chain);
                 }
             }
         }
