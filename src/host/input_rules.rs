@@ -4,14 +4,19 @@
 //! In IPVS mode packets to Services are packets to the node. They have to be routed by the table
 //! `local`, and pass INPUT.
 
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+
 use ipnet::IpNet;
 use plan::model::Family;
 use plan::settings::{AcceptServiceTraffic, Settings};
 
 use crate::kernel::nftables::{Closing, InputChain, NftablesClient};
+use crate::kernel::packet_fate::{self, Fate, Step};
 use crate::kernel::routing_rule::{self, RoutingRule};
 
-const ENDS_CLOSED: &str = "ends with a rule that refuses everything";
+const ENDS_CLOSED: &str =
+    "refuses what no rule names, by a rule of its own or of a chain that it leads to";
 
 /// Something of the host that drops Service traffic, or leads it away, with advice.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,11 +35,15 @@ pub(crate) fn in_input<'a>(
     if settings.accept_service_traffic == AcceptServiceTraffic::Never {
         found.extend(saved.into_iter().filter_map(|(family, text)| of_iptables(family, text)));
     }
-    match input_chains() {
-        Ok(chains) => found.extend(chains.iter().filter_map(of_nftables)),
-        Err(error) => found.push(unreadable(&error)),
-    }
+    found.extend(of_input_chains(input_chains()));
     found
+}
+
+fn of_input_chains(read: Result<Vec<InputChain>, netlink::Error>) -> Vec<Obstacle> {
+    match read {
+        Ok(chains) => chains.iter().filter_map(of_nftables).collect(),
+        Err(error) => vec![unreadable(&error)],
+    }
 }
 
 /// Returns the chains of nftables that may refuse Service traffic. A kernel without netfilter has none.
@@ -71,21 +80,46 @@ pub(crate) fn in_exclusions(exclude: &[IpNet], own: &[IpNet]) -> Vec<Obstacle> {
 /// Returns what the table `filter` does with a new connection that none of its rules accepts.
 pub(crate) fn drops_input(saved: &str) -> Option<&'static str> {
     let mut table = "";
-    let (mut is_dropped, mut last) = (false, None);
+    let mut is_dropped = false;
+    let mut chains: BTreeMap<&str, Vec<Step>> = BTreeMap::new();
     for line in saved.lines() {
         if let Some(name) = line.strip_prefix('*') {
             table = name;
         }
         if table == "filter" {
             is_dropped |= line.starts_with(":INPUT DROP");
-            last = line.strip_prefix("-A INPUT ").or(last);
+            let rule = line.strip_prefix("-A ").and_then(|rule| rule.split_once(' '));
+            if let Some((chain, step)) = rule.and_then(|(chain, rule)| Some((chain, step(rule)?))) {
+                chains.entry(chain).or_default().push(step);
+            }
         }
     }
-    let closes = |rule: &str| ["-j DROP", "-j REJECT"].iter().any(|it| rule.starts_with(it));
+    let read = |chain: &str| Ok::<_, Infallible>(chains.remove(chain).unwrap_or_default());
+    let Ok(fate) = packet_fate::of_unnamed("INPUT", read);
     if is_dropped {
         Some("has the policy DROP")
     } else {
-        last.filter(|rule| closes(rule)).map(|_| ENDS_CLOSED)
+        (fate == Some(Fate::Refused)).then_some(ENDS_CLOSED)
+    }
+}
+
+/// What a rule, as saved, does that matters to packets which no rule names.
+fn step(rule: &str) -> Option<Step> {
+    let words = plan::rule_set::words(rule);
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let unnamed = match words.as_slice() {
+        ["-m", "comment", "--comment", _, rest @ ..] => rest,
+        all => all,
+    };
+    match unnamed {
+        ["-j", "DROP" | "REJECT", ..] => Some(Step::Refuse),
+        ["-j", "ACCEPT" | "NFQUEUE" | "QUEUE", ..] => Some(Step::Accept),
+        ["-j", "RETURN"] => Some(Step::Return),
+        // A target that is no chain is one that has no rules.
+        ["-j", to, ..] => Some(Step::Jump((*to).to_owned())),
+        ["-g", to, ..] => Some(Step::GoTo((*to).to_owned())),
+        [.., "-j", "RETURN"] => Some(Step::ReturnSome),
+        _ => None,
     }
 }
 
@@ -108,7 +142,7 @@ fn of_nftables(chain: &InputChain) -> Option<Obstacle> {
     let InputChain { table, name, closing } = chain;
     let how = match (*closing)? {
         Closing::Policy => "has the policy drop",
-        Closing::LastRule => ENDS_CLOSED,
+        Closing::Rule => ENDS_CLOSED,
     };
     Some(Obstacle {
         what: format!(
@@ -155,6 +189,9 @@ fn before_local(family: Family, rules: &[RoutingRule], is_routed: bool) -> Optio
 
 #[cfg(test)]
 mod tests {
+    #[cfg(feature = "kernel-tests")]
+    mod kernel;
+
     use super::*;
 
     #[test]
@@ -165,8 +202,39 @@ mod tests {
         assert!(of(
             ":INPUT ACCEPT [1:2]\n-A INPUT -i lo -j ACCEPT\n-A INPUT -j REJECT --reject-with x\n"
         ));
+        assert!(of(":INPUT ACCEPT [1:2]\n-A INPUT -m comment --comment \"the rest\" -j DROP\n"));
         assert!(!of(":INPUT ACCEPT [1:2]\n-A INPUT -i eth9 -j DROP\n-A INPUT -j LOG\n"));
+        assert!(!of(":INPUT ACCEPT [1:2]\n-A INPUT -j DROPBOX\n"));
         assert!(!of(":INPUT ACCEPT [1:2]\n-A FORWARD -j DROP\n"));
+    }
+
+    /// Chains of ufw. It drops what is for other addresses, whatever it does with the rest.
+    const UFW: &str = ":ufw-before-input - [0:0]\n:ufw-not-local - [0:0]\n:ufw-reject-input - [0:0]\n\
+        -A INPUT -j ufw-before-logging-input\n-A INPUT -j ufw-before-input\n\
+        -A INPUT -j ufw-after-input\n-A INPUT -j ufw-after-logging-input\n\
+        -A INPUT -j ufw-reject-input\n-A INPUT -j ufw-track-input\n\
+        -A ufw-before-input -i lo -j ACCEPT\n\
+        -A ufw-before-input -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT\n\
+        -A ufw-before-input -m conntrack --ctstate INVALID -j DROP\n\
+        -A ufw-before-input -j ufw-not-local\n-A ufw-before-input -j ufw-user-input\n\
+        -A ufw-not-local -m addrtype --dst-type LOCAL -j RETURN\n\
+        -A ufw-not-local -m addrtype --dst-type MULTICAST -j RETURN\n-A ufw-not-local -j DROP\n\
+        -A ufw-user-input -p tcp -m tcp --dport 22 -j ACCEPT\n";
+
+    #[test]
+    fn a_firewall_is_known_by_the_chains_that_input_leads_to() {
+        let of = |rest: &str| drops_input(&format!("*filter\n{rest}COMMIT\n")).is_some();
+        assert!(of(&format!(":INPUT DROP [0:0]\n{UFW}")), "ufw default deny");
+        let closed = "-A ufw-reject-input -j REJECT --reject-with icmp-port-unreachable\n";
+        assert!(of(&format!(":INPUT ACCEPT [0:0]\n{UFW}{closed}")));
+        assert!(!of(&format!(":INPUT ACCEPT [0:0]\n{UFW}")), "ufw default allow");
+        let red_hat = ":INPUT ACCEPT [0:0]\n:RH-Firewall-1-INPUT - [0:0]\n\
+            -A INPUT -j RH-Firewall-1-INPUT\n-A RH-Firewall-1-INPUT -i lo -j ACCEPT\n\
+            -A RH-Firewall-1-INPUT -p tcp -m tcp --dport 22 -j ACCEPT\n";
+        let closed = "-A RH-Firewall-1-INPUT -j REJECT --reject-with icmp-host-prohibited\n";
+        assert!(of(&format!("{red_hat}{closed}")));
+        assert!(of(&format!("{}{closed}", red_hat.replace("-A INPUT -j", "-A INPUT -g"))));
+        assert!(!of(red_hat));
     }
 
     #[test]
@@ -182,8 +250,18 @@ mod tests {
             of_nftables(&InputChain { table: "firewalld".into(), name: "in".into(), closing })
         };
         assert!(of(Some(Closing::Policy)).is_some_and(|it| it.what.contains("the policy drop")));
-        assert!(of(Some(Closing::LastRule)).is_some_and(|it| it.what.contains(ENDS_CLOSED)));
+        assert!(of(Some(Closing::Rule)).is_some_and(|it| it.what.contains(ENDS_CLOSED)));
         assert_eq!(of(None), None);
+    }
+
+    #[test]
+    fn chains_that_cannot_be_read_are_an_obstacle() {
+        let error = netlink::DecodeError::new("chain", "shorter than struct nfgenmsg");
+        let found = of_input_chains(Err(error.into()));
+        let [Obstacle { what, remedy }] = &found[..] else { panic!("{found:?}") };
+        assert!(what.contains("cannot be read: ") && what.contains("struct nfgenmsg"), "{what}");
+        assert!(remedy.contains("nft list ruleset"), "{remedy}");
+        assert_eq!(of_input_chains(Ok(Vec::new())), []);
     }
 
     #[test]

@@ -35,6 +35,7 @@ pub mod linux;
 pub mod modules;
 pub mod nfacct;
 pub mod nftables;
+pub(crate) mod packet_fate;
 pub mod probe;
 pub mod processors;
 pub mod reader;

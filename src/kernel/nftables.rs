@@ -38,6 +38,9 @@ pub(super) const EXPRESSION_DATA: u16 = 2;
 /// `NFTA_IMMEDIATE_DATA`, `NFTA_DATA_VERDICT`
 pub(super) const IMMEDIATE_DATA: u16 = 2;
 pub(super) const DATA_VERDICT: u16 = 2;
+/// `NFTA_VERDICT_CODE`, `NFTA_VERDICT_CHAIN`
+const VERDICT_CODE: u16 = 1;
+pub(super) const VERDICT_CHAIN: u16 = 2;
 /// `NFTA_TABLE_NAME`
 const TABLE_NAME: u16 = 1;
 /// `struct nfgenmsg`: family, version, subsystem (big-endian u16).

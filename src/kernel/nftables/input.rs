@@ -6,18 +6,25 @@ use plan::model::Family;
 
 use super::{
     CHAIN_NAME, CHAIN_TABLE, DATA_VERDICT, EXPRESSION_DATA, GET_CHAIN, GET_RULE, HEADER,
-    IMMEDIATE_DATA, NftablesClient, RULE_CHAIN, RULE_EXPRESSIONS, RULE_TABLE, after_header,
-    family_number, find_inside, is_called, lacks_nftables, write_header,
+    IMMEDIATE_DATA, NftablesClient, RULE_CHAIN, RULE_EXPRESSIONS, RULE_TABLE, VERDICT_CHAIN,
+    VERDICT_CODE, after_header, family_number, find, find_inside, is_called, lacks_nftables,
+    write_header,
 };
+use crate::kernel::packet_fate::{self, Fate, Step};
 
-/// `NFTA_CHAIN_HOOK`, `NFTA_CHAIN_POLICY`, `NFTA_HOOK_HOOKNUM`, `NFTA_VERDICT_CODE`
+/// `NFTA_CHAIN_HOOK`, `NFTA_CHAIN_POLICY`, `NFTA_HOOK_HOOKNUM`
 const CHAIN_HOOK: u16 = 4;
 const CHAIN_POLICY: u16 = 5;
 const HOOK_NUMBER: u16 = 1;
-const VERDICT_CODE: u16 = 1;
 /// `NF_INET_LOCAL_IN`, `NF_DROP` (include/uapi/linux/netfilter.h)
 const LOCAL_IN: u32 = 1;
 const DROP: u32 = 0;
+/// `NFT_CONTINUE`, `NFT_BREAK`, `NFT_JUMP`, `NFT_GOTO`, `NFT_RETURN`
+const CONTINUE: i32 = -1;
+const BREAK: i32 = -2;
+const JUMP: i32 = -3;
+const GO_TO: i32 = -4;
+const RETURN: i32 = -5;
 /// `NFPROTO_INET`
 const INET: u8 = 1;
 /// Tables of iptables-nft.
@@ -37,8 +44,8 @@ pub(crate) struct InputChain {
 pub(crate) enum Closing {
     /// Its policy is to drop.
     Policy,
-    /// Its last rule drops or rejects every packet.
-    LastRule,
+    /// A rule of it, or of a chain that it leads every packet to, drops or rejects every packet.
+    Rule,
 }
 
 // === impl NftablesClient ===
@@ -55,23 +62,23 @@ impl NftablesClient {
             result => result?,
         };
         for (family, chain) in &mut chains {
-            if chain.closing.is_none() && self.refuses_the_rest(*family, chain)? {
-                chain.closing = Some(Closing::LastRule);
+            if chain.closing.is_none() {
+                let read = |name: &str| self.steps(*family, &chain.table, name);
+                let fate = packet_fate::of_unnamed(&chain.name, read)?;
+                chain.closing = (fate == Some(Fate::Refused)).then_some(Closing::Rule);
             }
         }
         Ok(chains.into_iter().map(|(_, chain)| chain).collect())
     }
 
-    fn refuses_the_rest(&mut self, family: u8, chain: &InputChain) -> Result<bool, Error> {
+    fn steps(&mut self, family: u8, table: &str, chain: &str) -> Result<Vec<Step>, Error> {
         let write = |message: &mut MessageWriter<'_>| {
             write_header(message, family, 0);
             let mut attributes = message.attributes();
-            attributes.string(RULE_TABLE, &chain.table);
-            attributes.string(RULE_CHAIN, &chain.name);
+            attributes.string(RULE_TABLE, table);
+            attributes.string(RULE_CHAIN, chain);
         };
-        let rules =
-            self.socket.dump(GET_RULE, write, |body| refuses_every_packet(body).map(Some))?;
-        Ok(rules.last().copied().unwrap_or_default())
+        self.socket.dump(GET_RULE, write, step)
     }
 }
 
@@ -104,27 +111,50 @@ fn chain(body: &[u8]) -> Result<Option<(u8, InputChain)>, DecodeError> {
     Ok(is_it.then_some((family, InputChain { table, name, closing })))
 }
 
-/// True if a rule names no packets, and drops or rejects.
-fn refuses_every_packet(body: &[u8]) -> Result<bool, DecodeError> {
+/// What a rule does that matters to packets which no rule names.
+fn step(body: &[u8]) -> Result<Option<Step>, DecodeError> {
     let Some(expressions) = find_inside(after_header(body), &[RULE_EXPRESSIONS])? else {
-        return Ok(false);
+        return Ok(None);
     };
+    let mut names_packets = false;
     for expression in attributes(expressions) {
         let expression = expression?.value;
         let is = |name| is_called(expression, name);
-        if is("reject")? {
-            return Ok(true);
-        }
-        if is("immediate")? {
-            let way = [EXPRESSION_DATA, IMMEDIATE_DATA, DATA_VERDICT, VERDICT_CODE];
-            return Ok(find_inside(expression, &way)? == Some(&DROP.to_be_bytes()));
-        }
-        // Every packet passes these.
-        if !is("counter")? && !is("log")? {
-            return Ok(false);
-        }
+        let step = if is("reject")? {
+            Some(Step::Refuse)
+        } else if is("immediate")? {
+            verdict(expression)?
+        } else {
+            // Every packet passes these.
+            names_packets |= !is("counter")? && !is("log")?;
+            continue;
+        };
+        return Ok(match step {
+            Some(Step::Return) if names_packets => Some(Step::ReturnSome),
+            step => step.filter(|_| !names_packets),
+        });
     }
-    Ok(false)
+    Ok(None)
+}
+
+/// What an expression does to each packet that comes to it; none if it goes on, or loads a value.
+fn verdict(immediate: &[u8]) -> Result<Option<Step>, DecodeError> {
+    let way = [EXPRESSION_DATA, IMMEDIATE_DATA, DATA_VERDICT];
+    let Some(verdict) = find_inside(immediate, &way)? else { return Ok(None) };
+    let code = find(verdict, VERDICT_CODE)?.and_then(|code| code.first_chunk::<4>());
+    let to = || -> Result<String, DecodeError> {
+        let name = find(verdict, VERDICT_CHAIN)?.unwrap_or_default();
+        let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
+        Ok(String::from_utf8_lossy(name).into_owned())
+    };
+    Ok(match code.map(|code| i32::from_be_bytes(*code)) {
+        Some(CONTINUE | BREAK) | None => None,
+        Some(JUMP) => Some(Step::Jump(to()?)),
+        Some(GO_TO) => Some(Step::GoTo(to()?)),
+        Some(RETURN) => Some(Step::Return),
+        Some(0) => Some(Step::Refuse),
+        Some(_) => Some(Step::Accept),
+    })
 }
 
 #[cfg(test)]
@@ -168,41 +198,70 @@ mod tests {
         list.nested(ELEMENT, |expression| expression.string(EXPRESSION_NAME, name));
     }
 
-    fn verdict(list: &mut AttributeWriter<'_>, code: u32) {
+    fn gives_to(list: &mut AttributeWriter<'_>, code: i32, to: Option<&str>) {
         list.nested(ELEMENT, |expression| {
             expression.string(EXPRESSION_NAME, "immediate");
             expression.nested(EXPRESSION_DATA, |data| {
                 data.nested(IMMEDIATE_DATA, |data| {
-                    data.nested(DATA_VERDICT, |verdict| verdict.u32_be(VERDICT_CODE, code));
+                    data.nested(DATA_VERDICT, |verdict| {
+                        verdict.u32_be(VERDICT_CODE, code.cast_unsigned());
+                        if let Some(to) = to {
+                            verdict.string(VERDICT_CHAIN, to);
+                        }
+                    });
                 });
             });
         });
     }
 
+    fn gives(list: &mut AttributeWriter<'_>, code: i32) {
+        gives_to(list, code, None);
+    }
+
+    fn read(write: impl FnOnce(&mut AttributeWriter<'_>)) -> Option<Step> {
+        let mut batch = Batch::new();
+        batch.push(GET_RULE, 0, |message| {
+            write_header(message, INET, 0);
+            message.attributes().nested(RULE_EXPRESSIONS, |list| write(list));
+        });
+        step(batch.body(0).unwrap()).unwrap()
+    }
+
     #[test]
-    fn a_rule_refuses_every_packet_if_it_names_none() {
-        let refuses = |write: &dyn Fn(&mut AttributeWriter<'_>)| {
-            let mut batch = Batch::new();
-            batch.push(GET_RULE, 0, |message| {
-                write_header(message, INET, 0);
-                message.attributes().nested(RULE_EXPRESSIONS, |list| write(list));
-            });
-            refuses_every_packet(batch.body(0).unwrap()).unwrap()
-        };
-        assert!(refuses(&|list| verdict(list, DROP)));
-        assert!(refuses(&|list| named(list, "reject")));
-        assert!(refuses(&|list| {
+    fn a_rule_decides_about_every_packet_if_it_names_none() {
+        assert_eq!(read(|list| gives(list, 0)), Some(Step::Refuse));
+        assert_eq!(read(|list| named(list, "reject")), Some(Step::Refuse));
+        let logged = read(|list| {
             named(list, "counter");
             named(list, "log");
-            verdict(list, DROP);
-        }));
-        assert!(!refuses(&|list| verdict(list, ACCEPT)));
-        assert!(!refuses(&|list| named(list, "counter")));
-        assert!(!refuses(&|list| {
+            gives(list, 0);
+        });
+        assert_eq!(logged, Some(Step::Refuse));
+        assert_eq!(read(|list| gives(list, 1)), Some(Step::Accept));
+        assert_eq!(read(|list| gives(list, RETURN)), Some(Step::Return));
+        assert_eq!(read(|list| gives(list, CONTINUE)), None);
+        let jump = read(|list| gives_to(list, JUMP, Some("zones")));
+        assert_eq!(jump, Some(Step::Jump("zones".into())));
+        let go_to = read(|list| gives_to(list, GO_TO, Some("public")));
+        assert_eq!(go_to, Some(Step::GoTo("public".into())));
+        assert_eq!(read(|list| named(list, "counter")), None);
+    }
+
+    #[test]
+    fn of_a_rule_that_names_packets_only_a_return_matters() {
+        for (code, expected) in [(0, None), (1, None), (RETURN, Some(Step::ReturnSome))] {
+            let found = read(|list| {
+                named(list, "meta");
+                named(list, "cmp");
+                gives(list, code);
+            });
+            assert_eq!(found, expected);
+        }
+        let rejected = read(|list| {
             named(list, "meta");
-            named(list, "cmp");
-            verdict(list, DROP);
-        }));
+            named(list, "reject");
+        });
+        assert_eq!(rejected, None);
     }
 
     proptest::proptest! {
@@ -211,7 +270,7 @@ mod tests {
             body in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..64),
         ) {
             let _any = chain(&body);
-            let _any = refuses_every_packet(&body);
+            let _any = (step(&body), verdict(&body));
         }
     }
 }

@@ -16,16 +16,14 @@ use super::prints::{ChainKey, Changes, Prints};
 use super::{Fingerprint, Look, Watched};
 use crate::kernel::nftables::{
     CHAIN_NAME, CHAIN_TABLE, DATA_VERDICT, EXPRESSION_DATA, GET_CHAIN, GET_RULE, IMMEDIATE_DATA,
-    RULE_CHAIN, RULE_EXPRESSIONS, RULE_TABLE, SUBSYSTEM, after_header, family_number, find,
-    find_inside, is_called, lacks_nftables, write_header,
+    RULE_CHAIN, RULE_EXPRESSIONS, RULE_TABLE, SUBSYSTEM, VERDICT_CHAIN, after_header,
+    family_number, find, find_inside, is_called, lacks_nftables, write_header,
 };
 
 /// `NFT_MSG_GETGEN`
 const GET_GENERATION: u16 = SUBSYSTEM << 8 | 16;
 /// `NFTA_RULE_COMPAT`
 const RULE_COMPATIBILITY: u16 = 5;
-/// `NFTA_VERDICT_CHAIN`
-const VERDICT_CHAIN: u16 = 2;
 /// `NFTA_GEN_ID`
 const GENERATION_ID: u16 = 1;
 

@@ -221,6 +221,19 @@ const FIREWALLS: &str = "table inet firewalld {
         reject with icmpx admin-prohibited
     }
 }
+table inet trusting {
+    chain zones { iifname eth9 goto public; goto trusted; }
+    chain public { tcp dport 22 accept; }
+    chain trusted { accept; }
+    chain trusting { type filter hook input priority 11; jump zones; reject; }
+}
+table ip6 led {
+    chain closed { tcp dport 22 accept; counter drop; }
+    chain further { tcp dport 179 accept; goto closed; }
+    chain led { type filter hook input priority 12; iifname lo accept; jump further; }
+    chain others { ip6 daddr fe80::/10 return; drop; }
+    chain passing { type filter hook input priority 13; jump others; iifname eth9 jump closed; }
+}
 table ip mine {
     chain counted { type filter hook input priority 20; iifname lo accept; counter log drop; }
     chain open { type filter hook input priority 21; tcp dport 23 drop; }
@@ -238,10 +251,13 @@ fn a_chain_of_input_that_refuses_the_rest_is_told_from_one_that_does_not() {
             found.iter().map(|chain| (chain.name.as_str(), chain.closing)).collect();
         found.sort_by_key(|(name, _)| *name);
         let expected = [
-            ("counted", Some(Closing::LastRule)),
+            ("counted", Some(Closing::Rule)),
             ("dropping", Some(Closing::Policy)),
-            ("filter_INPUT", Some(Closing::LastRule)),
+            ("filter_INPUT", Some(Closing::Rule)),
+            ("led", Some(Closing::Rule)),
             ("open", None),
+            ("passing", None),
+            ("trusting", None),
         ];
         assert_eq!(found, expected);
     });
