@@ -74,7 +74,8 @@ fn add_rule(rules: &Rules, (table, chain, rule): Place) {
     assert!(added.status.success(), "{}", added.stderr);
 }
 
-fn in_places(test: impl Fn(&Rules, &Rules, Place) + Sync) {
+/// Runs a test at each `nth` of the places of each kind and family, each on a host of its own.
+fn in_places(nth: usize, test: impl Fn(&Rules, &Rules, Place) + Sync) {
     for family in Family::BOTH {
         for variant in Variant::tested() {
             // A host takes ten seconds where it is emulated, and the tables of IPv6 are the same.
@@ -84,7 +85,7 @@ fn in_places(test: impl Fn(&Rules, &Rules, Place) + Sync) {
                 (_, Family::V4) => APART_FROM_JUMPS.to_vec(),
                 (_, Family::V6) => APART_FROM_JUMPS[..1].to_vec(),
             };
-            for place in places {
+            for place in places.into_iter().step_by(nth) {
                 Host::run(|| {
                     mk_sets(family);
                     let rules = Rules::open(family, variant).unwrap();
@@ -103,7 +104,7 @@ fn is_there(rules: &Rules, (table, chain, rule): Place) -> bool {
 
 #[test]
 fn rules_are_written_checked_and_repaired_beside_a_rule_with_an_unknown_extension() {
-    in_places(|rules, lacking, place| {
+    in_places(1, |rules, lacking, place| {
         let (table, chain, _) = place;
         let rule_set = mk_rule_set_for(rules, place);
         add_rule(rules, place);
@@ -149,7 +150,7 @@ fn rules_are_written_checked_and_repaired_beside_a_rule_with_an_unknown_extensio
 
 #[test]
 fn a_survey_shows_what_leads_to_chains_of_kubernetes_beside_an_unknown_extension() {
-    in_places(|rules, lacking, place| {
+    in_places(3, |rules, lacking, place| {
         let (table, chain, _) = place;
         rules.write(&mk_rule_set_for(rules, place)).unwrap();
         add_rule(rules, place);
@@ -171,7 +172,7 @@ fn a_survey_shows_what_leads_to_chains_of_kubernetes_beside_an_unknown_extension
 
 #[test]
 fn chains_of_services_are_written_read_and_removed_beside_an_unknown_extension() {
-    in_places(|rules, lacking, place| {
+    in_places(3, |rules, lacking, place| {
         add_rule(rules, place);
         beside_nft::serve(lacking);
         assert_eq!(is_there(rules, place), !place.1.starts_with("KUBE-"), "{place:?}");
