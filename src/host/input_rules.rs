@@ -103,7 +103,7 @@ pub(crate) fn drops_input(saved: &str) -> Option<&'static str> {
     }
 }
 
-/// What a rule, as saved, does that matters to packets which no rule names.
+/// Action of a rule, as saved, on packets that no rule names.
 fn step(rule: &str) -> Option<Step> {
     let words = plan::rule_set::words(rule);
     let words: Vec<&str> = words.iter().map(String::as_str).collect();

@@ -7,7 +7,7 @@ const MAX_CHAINS: usize = 256;
 /// `NFT_JUMP_STACK_SIZE` (include/net/netfilter/nf_tables.h). x_tables has no limit.
 const MAX_DEPTH: usize = 16;
 
-/// What a rule does that matters to packets which no rule names.
+/// Action of a rule on packets that no rule names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Step {
     /// Drops or rejects every packet.

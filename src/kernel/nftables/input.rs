@@ -111,7 +111,7 @@ fn chain(body: &[u8]) -> Result<Option<(u8, InputChain)>, DecodeError> {
     Ok(is_it.then_some((family, InputChain { table, name, closing })))
 }
 
-/// What a rule does that matters to packets which no rule names.
+/// Action of a rule on packets that no rule names.
 fn step(body: &[u8]) -> Result<Option<Step>, DecodeError> {
     let Some(expressions) = find_inside(after_header(body), &[RULE_EXPRESSIONS])? else {
         return Ok(None);
@@ -137,7 +137,7 @@ fn step(body: &[u8]) -> Result<Option<Step>, DecodeError> {
     Ok(None)
 }
 
-/// What an expression does to each packet that comes to it; none if it goes on, or loads a value.
+/// Action of an expression on each packet that comes to it; none if the packet passes it, or if it loads a value.
 fn verdict(immediate: &[u8]) -> Result<Option<Step>, DecodeError> {
     let way = [EXPRESSION_DATA, IMMEDIATE_DATA, DATA_VERDICT];
     let Some(verdict) = find_inside(immediate, &way)? else { return Ok(None) };
