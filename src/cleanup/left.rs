@@ -121,10 +121,21 @@ fn saved(mode: Mode, variant: Variant) -> Result<Vec<(String, rules::RemovalScop
         let in_use = Rules::open(family, variant).ok().map(|rules| rules.backend());
         for rules in Rules::installed(family) {
             let saved = rules.saved().map_err(|error| ReadError::new("rules", error))?;
+            require_all(family, &saved)?;
             all.push((saved, scope(used_alone(mode), in_use.as_ref(), rules.backend())));
         }
     }
     Ok(all)
+}
+
+/// Refuses to count in a survey that had to leave a table out: nothing there would look as if nothing were left.
+fn require_all(family: Family, saved: &str) -> Result<(), ReadError> {
+    let tables = rules::unreadable(saved);
+    if tables.is_empty() {
+        return Ok(());
+    }
+    let reason = "it has rules of other programs that iptables cannot show";
+    Err(ReadError::new(format!("the {family} table {}", tables.join(" and ")), reason))
 }
 
 // === impl LeftByIpvs ===
@@ -163,5 +174,19 @@ impl LeftRules {
 impl fmt::Display for LeftRules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} chains and {} rules of other modes", self.chains, self.rules)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::rules::UNREAD;
+
+    #[test]
+    fn a_table_that_could_not_be_read_is_not_one_without_rules() {
+        assert!(require_all(Family::V4, "*filter\nCOMMIT\n").is_ok());
+        let error = require_all(Family::V4, &format!("{UNREAD}nat\n*filter\nCOMMIT\n"));
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("IPv4 table nat") && error.contains("cannot show"), "{error}");
     }
 }

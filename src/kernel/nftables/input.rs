@@ -122,6 +122,8 @@ fn step(body: &[u8]) -> Result<Option<Step>, DecodeError> {
         let is = |name| is_called(expression, name);
         let step = if is("reject")? {
             Some(Step::Refuse)
+        } else if is("queue")? {
+            Some(Step::Accept)
         } else if is("immediate")? {
             verdict(expression)?
         } else {
@@ -238,6 +240,7 @@ mod tests {
         });
         assert_eq!(logged, Some(Step::Refuse));
         assert_eq!(read(|list| gives(list, 1)), Some(Step::Accept));
+        assert_eq!(read(|list| named(list, "queue")), Some(Step::Accept));
         assert_eq!(read(|list| gives(list, RETURN)), Some(Step::Return));
         assert_eq!(read(|list| gives(list, CONTINUE)), None);
         let jump = read(|list| gives_to(list, JUMP, Some("zones")));

@@ -46,6 +46,14 @@ pub const READ_BY_CHAIN: &str =
 /// Start of the line that says of a table that it could not be read in this way either.
 pub const UNREAD: &str = "# Left out, since it has rules that iptables cannot show: ";
 
+/// Longest name of a chain that iptables takes (`XT_EXTENSION_MAXNAMELEN` without the end of the text, in
+/// include/uapi/linux/netfilter/x_tables.h). `nft` makes longer ones.
+const LONGEST_NAME: usize = 28;
+
+/// Chains that iptables-legacy lists under one lock. For each it goes through the names of all chains
+/// (`list_rules` in iptables/iptables.c), and other programs have the lock in between.
+const LISTED_AT_ONCE: usize = 1_024;
+
 const BUILT_IN: [&str; 5] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
 
 /// Rule that stands for one that leads to a chain, and that iptables cannot show.
@@ -120,7 +128,8 @@ impl Rules {
     /// Returns a table that the program for saving does not show.
     fn unshown(&self, table: Table, purpose: Purpose<'_>) -> Result<String, RulesError> {
         match self.table_by_chain(table, purpose) {
-            Err(error) if purpose == Purpose::Survey => {
+            // After a moment it may be read.
+            Err(error) if purpose == Purpose::Survey && !error.is_momentary() => {
                 tracing::warn!("cannot read the {} table {table}: {error}", self.family());
                 Ok(format!("{UNREAD}{table}\n"))
             }
@@ -137,16 +146,23 @@ impl Rules {
         };
         let all = listed.map_err(|source| RulesError::Unlisted { family, source })?;
         let counts = |name: &&str| {
-            let is_word = !name.contains(|it: char| !it.is_ascii_graphic() || "\"'\\".contains(it));
+            let is_word = name.len() <= LONGEST_NAME
+                && !name.contains(|it: char| !it.is_ascii_graphic() || "\"'\\".contains(it));
             let is_known = name.starts_with("KUBE-") || BUILT_IN.contains(name);
             is_word && (purpose == Purpose::Survey || is_known)
         };
         let of_table = all.iter().filter(|(of, _)| *of == table).map(|(_, name)| name.as_str());
         let chains: Vec<&str> = of_table.filter(counts).collect();
         let mut listed = Listed::default();
-        let mut left = chains.clone();
-        while !left.is_empty() {
-            left = self.list(table, &left, &mut listed)?;
+        let at_once = match self.backend() {
+            Backend::Nft => usize::MAX,
+            Backend::Legacy => LISTED_AT_ONCE,
+        };
+        for chains in chains.chunks(at_once) {
+            let mut left = chains.to_vec();
+            while !left.is_empty() {
+                left = self.list(table, &left, &mut listed)?;
+            }
         }
         let mut unshown_rules = BTreeMap::new();
         let leads = |name: &&String| match purpose {

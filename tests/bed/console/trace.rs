@@ -17,7 +17,7 @@ const SILENCE: Duration = Duration::from_millis(1_500);
 /// Time limit of one that should.
 const ANSWER: Duration = Duration::from_secs(10);
 /// Services of the random cluster.
-const SERVICES: u8 = 20;
+const SERVICES: u8 = 24;
 /// Services that are tried at once: the console has 16 connections at a time.
 const AT_ONCE: usize = 8;
 
