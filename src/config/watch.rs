@@ -317,6 +317,13 @@ mod tests {
     const SOON: Duration = Duration::from_secs(5);
     const NOT_YET: Duration = Duration::from_millis(600);
 
+    fn mk_file() -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config.conf");
+        fs::write(&path, "mode: ipvs").unwrap();
+        (folder, path)
+    }
+
     /// A file of which nothing can be used that contains "wrong".
     fn changed(path: PathBuf, rejected: &AtomicBool) -> impl Future<Output = Change> {
         let file = ConfigurationFile { content: fs::read(&path).unwrap(), path: path.clone() };
@@ -387,9 +394,7 @@ mod tests {
 
     #[tokio::test]
     async fn another_content_is_noticed_and_the_same_is_not() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("config.conf");
-        fs::write(&path, "mode: ipvs").unwrap();
+        let (_folder, path) = mk_file();
         let rejected = AtomicBool::new(false);
         let changed = changed(path.clone(), &rejected);
         tokio::pin!(changed);
@@ -408,9 +413,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_fifo_in_its_place_is_not_waited_for() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("config.conf");
-        fs::write(&path, "mode: ipvs").unwrap();
+        let (_folder, path) = mk_file();
         let rejected = AtomicBool::new(false);
         let changed = changed(path.clone(), &rejected);
         tokio::pin!(changed);
@@ -448,9 +451,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_cannot_be_used_is_told_and_not_used() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("config.conf");
-        fs::write(&path, "mode: ipvs").unwrap();
+        let (_folder, path) = mk_file();
         let rejected = AtomicBool::new(false);
         let changed = changed(path.clone(), &rejected);
         tokio::pin!(changed);

@@ -1,6 +1,6 @@
 //! The rules that lead new connections, in modes iptables and userspace: whether they are there.
 //!
-//! What the former mode left goes on serving until they are. A single Service that the kernel refuses
+//! Until they are, the former mode's state serves. A single Service that the kernel refuses
 //! is waited for a short time only, and keeps what IPVS mode left of it ([`super::leaving_ipvs`]). A
 //! family whose rules are missing as a whole, or of most of its Services, is waited for without end,
 //! which is reported.

@@ -1,3 +1,4 @@
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use apiserver::{Authorization, Credentials, Fault, On, Options, Release, Resource, Server};
@@ -178,26 +179,35 @@ async fn a_client_certificate_that_is_replaced() {
     }
 }
 
+/// Writes what a program prints for a status, and returns the path.
+fn write_credential(world: &World, status: &serde_json::Value) -> PathBuf {
+    let credential = serde_json::json!({
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "kind": "ExecCredential",
+        "status": status,
+    });
+    world.file("credential", &credential.to_string())
+}
+
+/// Credentials of a program that prints this file.
+fn printed_by_a_program(path: &Path) -> Credentials {
+    Credentials::User(serde_json::json!({"exec": {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "command": "cat",
+        "args": [path],
+        "interactiveMode": "Never",
+    }}))
+}
+
 #[tokio::test]
 async fn a_program_whose_token_is_refused_is_asked_again() {
     let mut world = World::new(Options::default());
     let write = |world: &World, token: &str| {
         world.server.add_token(token);
-        let credential = serde_json::json!({
-            "apiVersion": "client.authentication.k8s.io/v1",
-            "kind": "ExecCredential",
-            "status": {"token": token},
-        });
-        world.file("credential", &credential.to_string())
+        write_credential(world, &serde_json::json!({"token": token}))
     };
     let path = write(&world, "first");
-    let user = serde_json::json!({"exec": {
-        "apiVersion": "client.authentication.k8s.io/v1",
-        "command": "cat",
-        "args": [path],
-        "interactiveMode": "Never",
-    }});
-    world.follow_with(&Credentials::User(user)).await;
+    world.follow_with(&printed_by_a_program(&path)).await;
     world.until_complete().await;
     write(&world, "second");
     world.server.remove_token("first");
@@ -219,21 +229,10 @@ async fn a_program_whose_certificate_is_forbidden_is_asked_again() {
             "clientCertificateData": client.certificate,
             "clientKeyData": client.key,
         });
-        let credential = serde_json::json!({
-            "apiVersion": "client.authentication.k8s.io/v1",
-            "kind": "ExecCredential",
-            "status": status,
-        });
-        world.file("credential", &credential.to_string())
+        write_credential(world, &status)
     };
     let path = write(&world, "first");
-    let user = serde_json::json!({"exec": {
-        "apiVersion": "client.authentication.k8s.io/v1",
-        "command": "cat",
-        "args": [path],
-        "interactiveMode": "Never",
-    }});
-    world.follow_with(&Credentials::User(user)).await;
+    world.follow_with(&printed_by_a_program(&path)).await;
     world.until_complete().await;
     let named = |name: &str| Authorization::Certificate(name.to_owned());
     let requests = world.server.requests();

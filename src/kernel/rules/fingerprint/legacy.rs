@@ -57,6 +57,7 @@ pub(in crate::kernel::rules) fn chain_names(
     let mut found = Vec::new();
     for table in of {
         let Some(block) = tables.block(*table)? else { continue };
+        // A map has them in any order, and a table is to read the same each time.
         let mut names: Vec<String> = block.names().collect();
         names.sort_unstable();
         found.extend(names.into_iter().map(|chain| (*table, chain)));

@@ -19,8 +19,8 @@ const PAGE: u32 = 500;
 /// longest requests that the API server takes are 1.5 GiB.
 const LONGEST_LIST: u64 = 2 << 30;
 
-/// Most objects of a list, whatever its pages: four times as many as there are endpoints in the largest clusters
-/// that Kubernetes is tested with (150,000), and more. Each takes memory as long as it exists.
+/// Most objects of a list, all pages together: the largest clusters that Kubernetes is tested with have 150,000
+/// Pods. Each object takes memory as long as it exists.
 const MOST_OBJECTS: usize = 1_000_000;
 
 /// Longest silence while a list is being sent.
