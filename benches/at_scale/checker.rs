@@ -3,6 +3,7 @@
 
 use std::io::{BufRead as _, BufReader, Lines, Write as _, stdin};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,6 +11,7 @@ use anyhow::{Context as _, Result, bail};
 use kube_ipvs::kernel::Kernel as _;
 use kube_ipvs::kernel::linux::Linux;
 use plan::actual::Actual;
+use plan::comparison::{ChainScope, Reading};
 use plan::event::Event;
 use plan::hash::{HashMap, HashSet};
 use plan::mode::Mode;
@@ -188,8 +190,8 @@ fn compare_chains(planner: &mut Planner, kernel: &mut Linux) -> Result<Vec<Op>> 
     let rule_sets = read_rule_sets(kernel)?;
     let mut left = planner.prerequisites(&Actual { rule_sets, ..Actual::default() });
     for family in Family::BOTH {
-        let found = kernel.read_chains(family)?;
-        left.extend(planner.compare_chains(family, &found));
+        let found = Arc::new(kernel.read_chains(family)?);
+        left.extend(planner.compare(&Reading::Chains(family, found, ChainScope::All)));
     }
     Ok(left)
 }

@@ -8,11 +8,11 @@ use anyhow::{Result, bail};
 use kube_ipvs::kernel::linux::Linux;
 use kube_ipvs::kernel::sysctl::{Sysctl, SysctlChange, SysctlError};
 use kube_ipvs::kernel::{
-    Addresses, DriftCheck, FlowRemover, Kernel, Listing, OpenConnections, ReadError, Refusal,
-    RuleRepairer, RuleSetReading, SetReader, VirtualServerReading,
+    DriftCheck, FlowRemover, Kernel, Listing, OpenConnections, ReadError, Refusal, RuleRepairer,
+    RuleSetReading, SetReader, VirtualServerReading,
 };
 use kube_ipvs::reconcile::observer::{KernelWrite, Observer, Pass, Round, RoundKind};
-use plan::actual::{ActualSet, ListedVirtualServer};
+use plan::actual::{ActualSet, Addresses, ListedVirtualServer};
 use plan::chains::ActualChains;
 use plan::event::Event;
 use plan::kernel_objects::Frontend;

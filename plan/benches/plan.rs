@@ -8,12 +8,14 @@
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr};
 use std::num::NonZeroU16;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use criterion::{BatchSize, Criterion};
 use ipnet::IpNet;
 use plan::actual::Actual;
 use plan::chains::ActualChains;
+use plan::comparison::{ChainScope, Reading};
 use plan::event::Event;
 use plan::memory::MemoryKernel;
 use plan::mode::Mode;
@@ -185,10 +187,11 @@ fn chains_found(criterion: &mut Criterion) {
         bencher.iter(|| ActualChains::parse(Mode::Iptables, Family::V4, &saved));
     });
     let chains = &kernel.actual().chains;
-    let found = ActualChains::of(Mode::Iptables, Family::V4, chains);
+    let found = Arc::new(ActualChains::of(Mode::Iptables, Family::V4, chains));
+    let reading = Reading::Chains(Family::V4, found, ChainScope::All);
     group.bench_function("compared", |bencher| {
         bencher.iter(|| {
-            assert!(planner.compare_chains(Family::V4, &found).is_empty());
+            assert!(planner.compare(&reading).is_empty());
         });
     });
     group.finish();

@@ -32,6 +32,21 @@ pub struct Actual {
     pub chains: HashMap<ChainId, Vec<Box<str>>>,
 }
 
+/// The addresses of all interfaces, and the routes that are ours.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Addresses {
+    /// True if the dummy interface is there.
+    pub link: bool,
+    /// The addresses on it, without link-local ones, which the kernel makes by itself.
+    pub bound: HashSet<IpAddr>,
+    /// The local routes that are ours.
+    pub routes: HashSet<IpNet>,
+    /// Those of them of which a part is missing: the routing rule that it needs, or the route itself.
+    pub incomplete_routes: HashSet<IpNet>,
+    /// The addresses of all other interfaces, loopback and link-local included.
+    pub local: HashSet<IpAddr>,
+}
+
 // === impl Actual ===
 
 impl Actual {

@@ -28,8 +28,8 @@
 //! - [`op`]: one kernel change as a value; [`order`]: the order of a new
 //!   virtual server's real servers; [`actual`]: what was read back from the kernel;
 //!   [`capacity`]: the number of entries that a set holds; [`growth`]: when sets have to grow;
-//!   [`virtual_server`]: desired and actual to operations, for one virtual server; [`adoption`]: how
-//!   what is there already is adopted;
+//!   [`virtual_server`]: desired and actual to operations, for one virtual server; [`comparison`]: for any
+//!   part of the kernel; [`adoption`]: how what is there already is adopted;
 //! - [`planner`]: ties all this together; `parts`: changes too large for one round; `reports`: what
 //!   is new of the reports on Services; [`problem`]: what is wrong with the input: planning
 //!   returns problems, and never fails;
@@ -43,6 +43,7 @@ pub mod adoption;
 pub mod capacity;
 pub mod chains;
 pub mod claimants;
+pub mod comparison;
 pub mod endpoints;
 pub mod event;
 pub mod exposure;

@@ -1,38 +1,46 @@
 //! Comparison of the kernel with the plan, part by part, by sockets of its own.
 //!
-//! The loop may write between a reading of the kernel and the question about it. So what differs is
-//! looked at twice, and only what differs both times counts.
+//! The plan is the running loop's, or that of a planner that has planned what a source delivers. A loop may write
+//! between a reading of the kernel and the question about it. So what differs is looked at twice then, and only
+//! what differs both times counts.
 
 use std::cell::LazyCell;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use plan::actual::ActualVirtualServer;
-use plan::chains::{ActualChains, ChainId, ChainOp};
+use plan::chains::{ActualChains, ChainId};
+use plan::comparison::{ChainScope, Part, Reading, marker_removals};
 use plan::hash::{HashMap, HashSet};
 use plan::kernel_objects::{Entry, Frontend};
-use plan::mode::Mode;
 use plan::model::{Family, ServiceName};
 use plan::op::{Op, Subject};
+use plan::planner::Planner;
 use plan::rule_set::RuleSet;
-use plan::sets::SetId;
 use plan::settings::Settings;
 use tokio::time::Instant;
 
 use super::words::{Beside, Described, describe};
-use crate::kernel::linux::Linux;
-use crate::kernel::reader::KernelReader;
-use crate::kernel::rules::{Rules, Variant};
-use crate::kernel::{Addresses, ReadError, VirtualServerReading};
+use crate::kernel::ReadError;
+use crate::kernel::reader::{KernelReader, Readings};
+use crate::kernel::sysctl::Sysctl;
 use crate::reconcile::differences::{Difference, Standing};
 use crate::reconcile::inquiry::{CHUNK, Inquiries, LoopGone, View};
 
 /// A comparison of the kernel with the plan.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Comparison {
-    inquiries: Inquiries,
+    plan: Plan,
     reader: Arc<Mutex<KernelReader>>,
+}
+
+/// The plan that the kernel is compared with.
+#[derive(Debug)]
+pub enum Plan {
+    /// That of the running loop.
+    OfLoop(Inquiries),
+    /// That of a planner, which has planned everything: no program runs.
+    AtStart(Box<Planner>),
 }
 
 /// Result of a comparison.
@@ -42,12 +50,16 @@ pub struct Compared {
     pub differences: Vec<Found>,
     /// Number of further differences, of which some may be among those already.
     pub n_more: usize,
+    /// Sysctls that have another value than they should, each with that.
+    pub sysctls: Vec<(Sysctl, Option<String>)>,
     /// Number of Services whose changes are not planned yet: the plan is without them.
     pub n_waiting: usize,
-    /// Virtual servers that could not be read, each with the reason: the first ones.
+    /// What could not be read, each with the reason: the first ones.
     pub unread: Vec<String>,
     /// Number of further ones.
     pub n_more_unread: usize,
+    /// True if no program runs: one ends the differences when it starts.
+    pub is_at_start: bool,
 }
 
 /// A difference in words.
@@ -73,7 +85,7 @@ pub enum ComparisonError {
          kube-ipvs status says what it waits for"
     )]
     NotInSync,
-    /// A part of the kernel could not be read.
+    /// Nothing of the kernel could be read.
     #[error(transparent)]
     Unreadable(#[from] ReadError),
 }
@@ -81,7 +93,7 @@ pub enum ComparisonError {
 /// Most differences that are kept.
 pub const MOST_DIFFERENCES: usize = 10_000;
 
-/// Most virtual servers that could not be read of which the reasons are kept.
+/// Most parts that could not be read of which the reasons are kept.
 const MOST_UNREAD: usize = 100;
 
 /// Most frontends that one question copies, but for those of its last Service.
@@ -89,8 +101,7 @@ const MOST_FRONTENDS: usize = 4_096;
 
 /// Outline of the plan, before anything is compared.
 struct Outline {
-    mode: Mode,
-    families: Vec<Family>,
+    settings: Settings,
     rule_sets: Vec<RuleSet>,
     /// The frontends that Services own.
     owners: HashMap<Frontend, ServiceName>,
@@ -119,37 +130,22 @@ struct Gathered {
     n_more_unread: usize,
 }
 
-/// Opens handles that read the kernel, in the calling thread's network namespace. Runs the iptables
-/// programs to find out which kind is in use.
-///
-/// # Errors
-/// When a part of the kernel cannot be opened.
-pub fn open_reader(settings: &Settings, variant: Variant) -> Result<KernelReader, ReadError> {
-    let mut rules = HashMap::default();
-    for family in &settings.families {
-        let opened = Rules::open(*family, variant);
-        let opened = opened.map_err(|error| ReadError::new(format!("{family} rules"), error))?;
-        rules.insert(*family, opened);
-    }
-    Ok(KernelReader::new(Linux::open_to_read(rules, settings.mode)?))
-}
-
 // === impl Comparison ===
 
 impl Comparison {
-    /// A comparison by this reader.
+    /// A comparison of a plan with what this reader reads.
     #[must_use]
-    pub fn new(inquiries: Inquiries, reader: KernelReader) -> Self {
-        Self { inquiries, reader: Arc::new(Mutex::new(reader)) }
+    pub fn new(plan: Plan, reader: KernelReader) -> Self {
+        Self { plan, reader: Arc::new(Mutex::new(reader)) }
     }
 
-    /// Compares everything, twice if something differs.
+    /// Compares everything, twice if something differs and could have been written meanwhile.
     ///
     /// # Errors
-    /// When a part could not be read or asked for.
+    /// When nothing could be read, or the loop could not be asked.
     pub async fn run(&self) -> Result<Compared, ComparisonError> {
         let first = self.pass().await?;
-        if first.differences.is_empty() {
+        if first.differences.is_empty() || matches!(self.plan, Plan::AtStart(_)) {
             return Ok(first);
         }
         let before: HashSet<String> = first.differences.iter().map(Found::identity).collect();
@@ -159,30 +155,67 @@ impl Comparison {
     }
 
     async fn pass(&self) -> Result<Compared, ComparisonError> {
-        let outline = self.outline().await?;
-        let mut gathered = Gathered::default();
-        for rule_set in &outline.rule_sets {
-            self.compare_rule_set(rule_set.clone(), &mut gathered).await?;
+        let outline = self.plan.outline().await?;
+        let (mut gathered, mut n_read, mut first_error) = (Gathered::default(), 0, None);
+        {
+            let mut reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
+            outline.rule_sets.iter().for_each(|rule_set| reader.desire(rule_set.clone()));
         }
-        if outline.mode == Mode::Ipvs {
-            self.compare_sets_and_addresses(&outline, &mut gathered).await?;
-            self.compare_orphans(&outline, &mut gathered).await?;
-            self.compare_virtual_servers(&outline, &mut gathered).await?;
-        } else {
-            for family in &outline.families {
-                self.compare_chains(&outline, *family, &mut gathered).await?;
+        for part in outline.parts() {
+            match self.read(part).await {
+                Ok((Readings { found, unread }, at)) => {
+                    n_read += found.len();
+                    unread.iter().for_each(|error| gathered.add_unread(error));
+                    first_error = first_error.or(unread.into_iter().next());
+                    let removals = marker_removals(gathered.ops());
+                    for step in outline.steps(found, &removals) {
+                        let step = Arc::new(step);
+                        let differences = self.plan.compare(Arc::clone(&step), at).await?;
+                        gathered.extend(&step, differences);
+                    }
+                }
+                Err(error) => {
+                    gathered.add_unread(&error);
+                    first_error.get_or_insert(error);
+                }
             }
         }
-        Ok(outline.conclude(gathered))
+        match first_error {
+            Some(error) if n_read == 0 => Err(error.into()),
+            _ => {
+                let is_at_start = matches!(self.plan, Plan::AtStart(_));
+                Ok(Compared { is_at_start, ..outline.conclude(gathered) })
+            }
+        }
     }
 
-    /// Asks for the outline, a limited number of Services and frontends at a time.
+    /// Returns the readings with the time at which they began.
+    async fn read(&self, part: Part) -> Result<(Readings, Instant), ReadError> {
+        let began = Instant::now();
+        let reader = Arc::clone(&self.reader);
+        let reading = tokio::task::spawn_blocking(move || {
+            // A reader keeps nothing that a panic could leave half done.
+            reader.lock().unwrap_or_else(PoisonError::into_inner).read(&part)
+        });
+        let read = reading.await.unwrap_or_else(|error| Err(ReadError::new("the kernel", error)));
+        read.map(|found| (found, began))
+    }
+}
+
+// === impl Plan ===
+
+impl Plan {
+    /// Returns the outline, a limited number of Services and frontends at a time.
     async fn outline(&self) -> Result<Outline, ComparisonError> {
-        let outline = self.inquiries.ask(Outline::of).await?;
-        let mut outline = outline.ok_or(ComparisonError::NotInSync)?;
+        if let Self::OfLoop(inquiries) = self
+            && !inquiries.ask(|view| view.status.in_sync_once).await?
+        {
+            return Err(ComparisonError::NotInSync);
+        }
+        let mut outline = self.ask(Outline::of).await?;
         let mut after = None;
         loop {
-            let asking = self.inquiries.ask(move |view| OwnedPart::after(view, after.as_ref()));
+            let asking = self.ask(move |planner| OwnedPart::after(planner, after.as_ref()));
             let OwnedPart { owners, with_chains, last } = asking.await?;
             outline.owners.extend(owners);
             outline.services_with_chains.extend(with_chains);
@@ -193,169 +226,107 @@ impl Comparison {
         }
     }
 
-    async fn compare_rule_set(
+    async fn ask<T: Send + 'static>(
         &self,
-        rule_set: RuleSet,
-        gathered: &mut Gathered,
-    ) -> Result<(), ComparisonError> {
-        let family = rule_set.family();
-        let (found, at) = self.read(move |kernel| kernel.compare_rule_set(rule_set)).await?;
-        if !found.is_complete {
-            let ask = move |view: &View<'_>| view.read_at(at).differing_rule_set(family);
-            let difference = self.inquiries.ask(ask).await?;
-            let beside = Beside { rules: &found.differences, ..Beside::default() };
-            gathered.add(difference, &beside);
+        question: impl FnOnce(&Planner) -> T + Send + 'static,
+    ) -> Result<T, LoopGone> {
+        match self {
+            Self::OfLoop(inquiries) => inquiries.ask(|view| question(view.planner)).await,
+            Self::AtStart(planner) => Ok(question(planner)),
         }
-        Ok(())
     }
 
-    async fn compare_sets_and_addresses(
+    /// Compares readings that began at this time. Returns the differences of each.
+    async fn compare(
         &self,
-        outline: &Outline,
-        gathered: &mut Gathered,
-    ) -> Result<(), ComparisonError> {
-        let (found, at): (Addresses, _) = self.read(KernelReader::read_addresses).await?;
-        let compare = move |view: &View<'_>| view.read_at(at).compare_addresses(&found);
-        let differences = self.inquiries.ask(compare).await?;
-        gathered.extend(differences, &Beside::default());
-        for set in outline.families.iter().flat_map(|family| SetId::all(*family)) {
-            let (found, at) = self.read(move |kernel| kernel.read_set(set)).await?;
-            let size = found.as_ref().map(|it| (it.n_entries(), it.capacity.entries()));
-            let compare = move |view: &View<'_>| view.read_at(at).compare_set(set, found.as_ref());
-            let differences = self.inquiries.ask(compare).await?;
-            gathered.extend(differences, &Beside { set: size, ..Beside::default() });
-        }
-        Ok(())
-    }
-
-    /// Looks for virtual servers that no Service asks for.
-    async fn compare_orphans(
-        &self,
-        outline: &Outline,
-        gathered: &mut Gathered,
-    ) -> Result<(), ComparisonError> {
-        let (listing, at) = self.read(KernelReader::list_virtual_servers).await?;
-        let listed = listing.virtual_servers.into_iter();
-        let unowned = listed.filter(|it| !outline.owners.contains_key(&it.frontend));
-        let servers: HashMap<Frontend, ActualVirtualServer> = unowned
-            .map(|it| {
-                let found =
-                    ActualVirtualServer { server: it.server, real_servers: HashMap::default() };
-                (it.frontend, found)
-            })
-            .collect();
-        let mut frontends: Vec<Frontend> = servers.keys().copied().collect();
-        frontends.sort_unstable();
-        let removes_marker = |op: &&Op| {
-            matches!(op, Op::UnbindAddress(_) | Op::RemoveRoute(_) | Op::RemoveEntry(..))
-        };
-        let repairs: Vec<Op> = gathered.ops().filter(removes_marker).cloned().collect();
-        let repairs = Arc::new(repairs);
-        for chunk in frontends.chunks(CHUNK) {
-            let (chunk, repairs) = (chunk.to_vec(), Arc::clone(&repairs));
-            let ask = move |view: &View<'_>| view.read_at(at).orphaned(&chunk, &repairs);
-            let differences = self.inquiries.ask(ask).await?;
-            gathered.extend_of(differences, &servers);
-        }
-        Ok(())
-    }
-
-    async fn compare_virtual_servers(
-        &self,
-        outline: &Outline,
-        gathered: &mut Gathered,
-    ) -> Result<(), ComparisonError> {
-        let mut frontends: Vec<Frontend> = outline.owners.keys().copied().collect();
-        frontends.sort_unstable();
-        for chunk in frontends.chunks(CHUNK) {
-            let asked: Arc<[Frontend]> = chunk.into();
-            let (readings, at): (Vec<VirtualServerReading>, _) = {
-                let asked = Arc::clone(&asked);
-                self.read(move |kernel| kernel.read_virtual_servers(&asked)).await?
-            };
-            let mut found = Vec::with_capacity(asked.len());
-            for (frontend, reading) in asked.iter().zip(readings) {
-                match reading {
-                    Ok(there) => found.push((*frontend, there)),
-                    Err(error) => gathered.add_unread(&error),
-                }
+        readings: Arc<Vec<Reading>>,
+        at: Instant,
+    ) -> Result<Vec<Vec<Difference>>, LoopGone> {
+        match self {
+            Self::OfLoop(inquiries) => {
+                let compare = move |view: &View<'_>| {
+                    let view = view.read_at(at);
+                    readings.iter().map(|reading| view.compare(reading)).collect()
+                };
+                inquiries.ask(compare).await
             }
-            let there = found.iter().filter_map(|(at, it)| Some((*at, it.clone()?))).collect();
-            let compare = move |view: &View<'_>| view.read_at(at).compare_virtual_servers(&found);
-            let differences = self.inquiries.ask(compare).await?;
-            gathered.extend_of(differences, &there);
+            Self::AtStart(planner) => {
+                Ok(readings.iter().map(|reading| Difference::at_start(planner, reading)).collect())
+            }
         }
-        Ok(())
-    }
-
-    async fn compare_chains(
-        &self,
-        outline: &Outline,
-        family: Family,
-        gathered: &mut Gathered,
-    ) -> Result<(), ComparisonError> {
-        let (found, at) = self.read(move |kernel| kernel.read_chains(family)).await?;
-        let found = Arc::new(found);
-        for chunk in outline.services_with_chains.chunks(CHUNK) {
-            let (chunk, found_now) = (chunk.to_vec(), Arc::clone(&found));
-            let compare = move |view: &View<'_>| {
-                view.read_at(at).compare_own_chains(family, &found_now, &chunk)
-            };
-            gathered.extend_chains(self.inquiries.ask(compare).await?, &found);
-        }
-        let mut own: Vec<ChainId> = found.own.keys().copied().collect();
-        own.sort_unstable();
-        for chunk in own.chunks(CHUNK) {
-            let chunk = chunk.to_vec();
-            let ask = move |view: &View<'_>| view.read_at(at).excess_chains(&chunk);
-            let differences = self.inquiries.ask(ask).await?;
-            gathered.extend_chains(differences, &found);
-        }
-        for chain in ChainId::all_shared(outline.mode, family) {
-            let found_now = Arc::clone(&found);
-            let compare = move |view: &View<'_>| {
-                let found = found_now.shared.get(&chain).map(Vec::as_slice);
-                view.read_at(at).compare_shared_chain(chain, found)
-            };
-            gathered.extend_chains(self.inquiries.ask(compare).await?, &found);
-        }
-        Ok(())
-    }
-
-    /// Returns the reading with the time at which it began.
-    async fn read<T: Send + 'static>(
-        &self,
-        read: impl FnOnce(&mut KernelReader) -> Result<T, ReadError> + Send + 'static,
-    ) -> Result<(T, Instant), ReadError> {
-        let began = Instant::now();
-        let reader = Arc::clone(&self.reader);
-        let reading = tokio::task::spawn_blocking(move || {
-            // A reader keeps nothing that a panic could leave half done.
-            read(&mut reader.lock().unwrap_or_else(PoisonError::into_inner))
-        });
-        let read = reading.await.unwrap_or_else(|error| Err(ReadError::new("the kernel", error)));
-        read.map(|found| (found, began))
     }
 }
 
 // === impl Outline ===
 
 impl Outline {
-    /// Returns the outline without what Services own. None: the plan is not whole yet.
-    fn of(view: &View<'_>) -> Option<Self> {
-        let planner = view.planner;
-        if !view.status.in_sync_once {
-            return None;
-        }
-        let Settings { mode, families, .. } = planner.settings();
-        Some(Self {
-            mode: *mode,
-            families: families.clone(),
-            rule_sets: families.iter().filter_map(|it| planner.rule_set(*it).ok()).collect(),
+    /// Returns the outline without what Services own.
+    fn of(planner: &Planner) -> Self {
+        let settings = planner.settings().clone();
+        Self {
+            rule_sets: settings
+                .families
+                .iter()
+                .filter_map(|it| planner.rule_set(*it).ok())
+                .collect(),
+            settings,
             owners: HashMap::default(),
             services_with_chains: Vec::new(),
             n_waiting: planner.backlog(),
-        })
+        }
+    }
+
+    /// Returns the parts to compare, in order.
+    fn parts(&self) -> Vec<Part> {
+        let mut parts = Part::all(&self.settings);
+        if !self.settings.mode.leads_by_rules() {
+            let mut frontends: Vec<Frontend> = self.owners.keys().copied().collect();
+            frontends.sort_unstable();
+            let chunks = frontends.chunks(CHUNK);
+            parts.extend(chunks.map(|chunk| Part::VirtualServers(chunk.into())));
+        }
+        parts
+    }
+
+    /// Divides readings into such that one question about each is short.
+    fn steps(&self, readings: Vec<Reading>, removals: &Arc<[Op]>) -> Vec<Vec<Reading>> {
+        let mut steps = Vec::new();
+        for reading in readings {
+            match reading {
+                Reading::Chains(family, found, _) => {
+                    let step = |scope| vec![Reading::Chains(family, Arc::clone(&found), scope)];
+                    steps.extend(self.chain_scopes(family, &found).into_iter().map(step));
+                }
+                // Virtual servers that no Service asks for.
+                Reading::Frontends(mut listed, _) => {
+                    listed.retain(|it| !self.owners.contains_key(&it.frontend));
+                    listed.sort_unstable_by_key(|it| it.frontend);
+                    let chunks = listed.chunks(CHUNK);
+                    steps.extend(chunks.map(|chunk| {
+                        vec![Reading::Frontends(chunk.to_vec(), Arc::clone(removals))]
+                    }));
+                }
+                Reading::VirtualServer(..) => match steps.last_mut() {
+                    Some(step) => step.push(reading),
+                    None => steps.push(vec![reading]),
+                },
+                Reading::Addresses(_) | Reading::RuleSet(..) | Reading::Set(..) => {
+                    steps.push(vec![reading]);
+                }
+            }
+        }
+        steps
+    }
+
+    fn chain_scopes(&self, family: Family, found: &ActualChains) -> Vec<ChainScope> {
+        let mut own: Vec<ChainId> = found.own.keys().copied().collect();
+        own.sort_unstable();
+        let services = self.services_with_chains.chunks(CHUNK);
+        let mut scopes: Vec<ChainScope> =
+            services.map(|chunk| ChainScope::Own(chunk.to_vec())).collect();
+        scopes.extend(own.chunks(CHUNK).map(|chunk| ChainScope::Excess(chunk.to_vec())));
+        scopes.extend(ChainId::all_shared(self.settings.mode, family).map(ChainScope::Shared));
+        scopes
     }
 
     fn conclude(&self, gathered: Gathered) -> Compared {
@@ -373,10 +344,29 @@ impl Outline {
         Compared {
             differences: differences.collect(),
             n_more: gathered.n_more,
+            sysctls: Vec::new(),
             n_waiting: self.n_waiting,
             unread: gathered.unread,
             n_more_unread: gathered.n_more_unread,
+            is_at_start: false,
         }
+    }
+}
+
+// === impl Compared ===
+
+impl Compared {
+    /// The same with sysctls that have another value than they should.
+    #[must_use]
+    pub fn with_sysctls(self, sysctls: Vec<(Sysctl, Option<String>)>) -> Self {
+        Self { sysctls, ..self }
+    }
+
+    /// True if the kernel is as planned, as far as was compared: what only drains is no difference.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        let is_lacking = self.differences.iter().any(Found::is_lack);
+        !is_lacking && self.sysctls.is_empty() && self.unread.is_empty()
     }
 }
 
@@ -385,8 +375,7 @@ impl Outline {
 impl OwnedPart {
     /// Returns the Services after a name, or the first ones: one whose removal is not planned yet is not
     /// among them.
-    fn after(view: &View<'_>, after: Option<&ServiceName>) -> Self {
-        let planner = view.planner;
+    fn after(planner: &Planner, after: Option<&ServiceName>) -> Self {
         let mut part = Self::default();
         for name in planner.service_names(after, CHUNK) {
             let owns = |at: &Frontend| planner.desired().owner(at) == Some(&name);
@@ -429,32 +418,13 @@ impl Gathered {
         }
     }
 
-    fn extend(&mut self, differences: Vec<Difference>, beside: &Beside<'_>) {
-        differences.into_iter().for_each(|difference| self.add(difference, beside));
-    }
-
-    /// Adds differences of virtual servers, which were found like this.
-    fn extend_of(
-        &mut self,
-        differences: Vec<Difference>,
-        found: &HashMap<Frontend, ActualVirtualServer>,
-    ) {
-        for difference in differences {
-            let virtual_server = match difference.op.subject() {
-                Subject::VirtualServer(frontend) => found.get(&frontend),
-                _ => None,
-            };
-            self.add(difference, &Beside { virtual_server, ..Beside::default() });
-        }
-    }
-
-    fn extend_chains(&mut self, differences: Vec<Difference>, found: &ActualChains) {
-        for difference in differences {
-            let has_chain = matches!(
-                &difference.op,
-                Op::Chain(ChainOp::Write(chain, _)) if found.own.contains_key(chain)
-            );
-            self.add(difference, &Beside { has_chain, ..Beside::default() });
+    /// Adds the differences of these readings.
+    fn extend(&mut self, readings: &[Reading], differences: Vec<Vec<Difference>>) {
+        for (reading, differences) in readings.iter().zip(differences) {
+            for difference in differences {
+                let beside = Beside::of(reading, &difference.op);
+                self.add(difference, &beside);
+            }
         }
     }
 }

@@ -3,6 +3,7 @@
 //! The loop lends copies of the Services that the change may be about, some at a time. They are
 //! planned here, so that the loop's own planner knows nothing of it (`plan::preview`).
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -258,8 +259,8 @@ fn described(op: &Op, before: &Planner) -> Described {
         op,
         Op::Chain(ChainOp::Write(chain, _)) if before.desired_chains().digest(chain).is_some()
     );
-    let beside =
-        Beside { virtual_server: virtual_server.as_ref(), set, has_chain, ..Beside::default() };
+    let virtual_server = virtual_server.map(Cow::Owned);
+    let beside = Beside { virtual_server, set, has_chain, ..Beside::default() };
     let mut described = describe(op, &beside);
     if goes_when_drained(op) {
         described.desired = Some("nothing, when its connections have ended".to_owned());

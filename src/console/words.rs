@@ -1,9 +1,13 @@
 //! Operations on the kernel in words: what it has, and what it is to have.
 
+use std::borrow::Cow;
+
 use plan::actual::{ActualRealServer, ActualVirtualServer};
 use plan::chains::ChainOp;
+use plan::comparison::Reading;
+use plan::hash::HashMap;
 use plan::kernel_objects::{Frontend, LINK, VirtualServer};
-use plan::op::Op;
+use plan::op::{Op, Subject};
 use plan::virtual_server::DesiredFrontend;
 use serde::{Deserialize, Serialize};
 
@@ -35,16 +39,53 @@ pub struct Described {
 }
 
 /// State of the kernel that an operation is about, as far as it is known.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Beside<'a> {
     /// Virtual server of the operation's frontend.
-    pub virtual_server: Option<&'a ActualVirtualServer>,
+    pub virtual_server: Option<Cow<'a, ActualVirtualServer>>,
     /// Differences of the constant rules.
     pub rules: &'a str,
     /// Number of entries of the set, and its capacity.
     pub set: Option<(usize, u32)>,
     /// True if the operation's chain is there.
     pub has_chain: bool,
+}
+
+// === impl Beside ===
+
+impl<'a> Beside<'a> {
+    /// What a reading has of an operation that was found by comparing it.
+    #[must_use]
+    pub fn of(reading: &'a Reading, op: &Op) -> Self {
+        match reading {
+            Reading::RuleSet(_, _, differences) => Self { rules: differences, ..Self::default() },
+            Reading::Set(_, found) => {
+                let set = found.as_ref().map(|it| (it.n_entries(), it.capacity.entries()));
+                Self { set, ..Self::default() }
+            }
+            Reading::Chains(_, found, _) => {
+                let has_chain = matches!(
+                    op,
+                    Op::Chain(ChainOp::Write(chain, _)) if found.own.contains_key(chain)
+                );
+                Self { has_chain, ..Self::default() }
+            }
+            Reading::Frontends(listed, _) => {
+                let frontend = op.subject();
+                let found =
+                    listed.iter().find(|it| Subject::VirtualServer(it.frontend) == frontend);
+                let virtual_server = found.map(|it| {
+                    let server = it.server.clone();
+                    Cow::Owned(ActualVirtualServer { server, real_servers: HashMap::default() })
+                });
+                Self { virtual_server, ..Self::default() }
+            }
+            Reading::VirtualServer(_, found) => {
+                Self { virtual_server: found.as_ref().map(Cow::Borrowed), ..Self::default() }
+            }
+            Reading::Addresses(_) => Self::default(),
+        }
+    }
 }
 
 /// Words for something whose details are its name.
@@ -81,11 +122,13 @@ pub fn describe(op: &Op, beside: &Beside<'_>) -> Described {
             (Effect::Add, subject, None, Some(server.to_string()))
         }
         Op::ChangeVirtualServer(_, server) => {
-            let found = beside.virtual_server.map(|found| balancing(found.server.as_ref()));
+            let found =
+                beside.virtual_server.as_ref().map(|found| balancing(found.server.as_ref()));
             (Effect::Change, subject, found, Some(server.to_string()))
         }
         Op::RemoveVirtualServer(_) | Op::RemoveVirtualServerWhenDrained(_) => {
-            let found = beside.virtual_server.map(|found| balancing(found.server.as_ref()));
+            let found =
+                beside.virtual_server.as_ref().map(|found| balancing(found.server.as_ref()));
             (Effect::Remove, subject, Some(found.unwrap_or_else(|| THERE.to_owned())), None)
         }
         Op::AddRealServer(frontend, real) => {
@@ -175,7 +218,7 @@ fn found_real_server(
     socket: &std::net::SocketAddr,
     beside: &Beside<'_>,
 ) -> (String, Option<String>) {
-    let found = beside.virtual_server.and_then(|found| found.real_servers.get(socket));
+    let found = beside.virtual_server.as_ref().and_then(|found| found.real_servers.get(socket));
     let found = found.map(|found| {
         let mut text = format!("weight {}", found.weight);
         if !found.plain {
@@ -199,8 +242,6 @@ fn balancing(server: Option<&VirtualServer>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use plan::hash::HashMap;
-
     use plan::kernel_objects::RealServer;
     use plan::model::Protocol;
     use plan::scheduler::SchedulerName;
@@ -220,7 +261,7 @@ mod tests {
     }
 
     fn words(op: &Op, found: &ActualVirtualServer) -> String {
-        let beside = Beside { virtual_server: Some(found), ..Beside::default() };
+        let beside = Beside { virtual_server: Some(Cow::Borrowed(found)), ..Beside::default() };
         let Described { effect, object, found, desired } = describe(op, &beside);
         let or_nothing = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
         format!("{effect:?} {object}: {} > {}", or_nothing(found), or_nothing(desired))

@@ -11,7 +11,7 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use plan::actual::{Actual, ActualSet, ActualVirtualServer, ListedVirtualServer};
+use plan::actual::{Actual, ActualSet, ActualVirtualServer, Addresses, ListedVirtualServer};
 use plan::chains::{ActualChains, ChainOp};
 use plan::flows::Flow;
 use plan::hash::HashSet;
@@ -25,8 +25,8 @@ use plan::sets::SetId;
 
 use super::sysctl::{Sysctl, SysctlChange, SysctlError};
 use super::{
-    Addresses, DriftCheck, FlowRemover, Kernel, Listing, OpenConnections, ReadError, Refusal,
-    RefusalClass, RuleRepairer, RuleSetReading, SetReader, VirtualServerReading,
+    DriftCheck, FlowRemover, Kernel, Listing, OpenConnections, ReadError, Refusal, RefusalClass,
+    RuleRepairer, RuleSetReading, SetReader, VirtualServerReading,
 };
 use interference::Interference;
 pub use interference::{FakeAnswer, KernelCall, ReadCall};

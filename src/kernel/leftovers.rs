@@ -70,6 +70,27 @@ fn is_ipvs_missing() -> bool {
     table.parent().is_some_and(Path::exists) && !table.exists()
 }
 
+/// Opens IPVS; none: the kernel has none, or has not loaded it.
+pub(super) fn ipvs() -> Result<Option<ipvs::Client>, ReadError> {
+    if is_ipvs_missing() {
+        return Ok(None);
+    }
+    match ipvs::Client::open() {
+        Ok(client) => Ok(Some(client)),
+        Err(error) if error.is_unsupported() => Ok(None),
+        Err(error) => Err(ReadError::new("IPVS", error)),
+    }
+}
+
+/// Opens ipset; none: the kernel has none.
+pub(super) fn ipset() -> Result<Option<ipset::Client>, ReadError> {
+    match ipset::Client::open() {
+        Ok(client) => Ok(Some(client)),
+        Err(error) if error.is_unsupported() => Ok(None),
+        Err(error) => Err(ReadError::new("ipset", error)),
+    }
+}
+
 // === impl Leftovers ===
 
 impl Leftovers {
@@ -78,23 +99,9 @@ impl Leftovers {
     /// # Errors
     /// When a part exists and cannot be opened.
     pub fn open() -> Result<Self, ReadError> {
-        let ipvs = if is_ipvs_missing() { None } else { Self::ipvs()? };
-        let ipset = match ipset::Client::open() {
-            Ok(client) => Some(client),
-            Err(error) if error.is_unsupported() => None,
-            Err(error) => return Err(ReadError::new("ipset", error)),
-        };
         let links = Links::open().map_err(|error| ReadError::new("network interfaces", error))?;
         let routes = Routes::open().map_err(|error| ReadError::new("routes", error))?;
-        Ok(Self { ipvs, ipset, links, routes })
-    }
-
-    fn ipvs() -> Result<Option<ipvs::Client>, ReadError> {
-        match ipvs::Client::open() {
-            Ok(client) => Ok(Some(client)),
-            Err(error) if error.is_unsupported() => Ok(None),
-            Err(error) => Err(ReadError::new("IPVS", error)),
-        }
+        Ok(Self { ipvs: ipvs()?, ipset: ipset()?, links, routes })
     }
 
     /// Reads all state that could be ours.

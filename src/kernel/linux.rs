@@ -27,7 +27,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use plan::actual::{ActualSet, ActualVirtualServer, ListedVirtualServer};
+use plan::actual::{ActualSet, ActualVirtualServer, Addresses, ListedVirtualServer};
 use plan::chains::ActualChains;
 use plan::hash::HashSet;
 use plan::kernel_objects::{Frontend, LINK};
@@ -45,9 +45,8 @@ use super::link::{AddressScope, LinkAddress, Links};
 use super::route::Routes;
 use super::sysctl::{Sysctl, SysctlChange, SysctlError};
 use super::{
-    Addresses, DriftCheck, FlowRemover, Kernel, Listing, OpenConnections, ReadError, Refusal,
-    RefusalClass, RuleRepairer, RuleSetReading, SetReader, VirtualServerReading, modules, sysctl,
-    translate,
+    DriftCheck, FlowRemover, Kernel, Listing, OpenConnections, ReadError, Refusal, RefusalClass,
+    RuleRepairer, RuleSetReading, SetReader, VirtualServerReading, modules, sysctl, translate,
 };
 use bridges::Bridges;
 use count::VirtualServerCount;
@@ -293,8 +292,11 @@ impl Kernel for Linux {
         &mut self,
         frontends: &[Frontend],
     ) -> Result<Vec<VirtualServerReading>, ReadError> {
+        let Some(ipvs) = &mut self.ipvs else {
+            return Ok(frontends.iter().map(|_| Ok(None)).collect());
+        };
         let ids: Vec<_> = frontends.iter().map(translate::virtual_server_id).collect();
-        let found = self.ipvs()?.services(&ids);
+        let found = ipvs.services(&ids);
         let found = found.map_err(|error| ReadError::new("virtual servers", error))?;
         let each = frontends.iter().zip(found);
         each.map(|(frontend, found)| self.with_real_servers(frontend, found)).collect()

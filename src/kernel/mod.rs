@@ -7,11 +7,10 @@
 
 use std::cmp::Reverse;
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
-use ipnet::IpNet;
-use plan::actual::{ActualSet, ActualVirtualServer, ListedVirtualServer};
+use plan::actual::{ActualSet, ActualVirtualServer, Addresses, ListedVirtualServer};
 use plan::chains::ActualChains;
 use plan::flows::FlowTargets;
 use plan::hash::{HashMap, HashSet};
@@ -259,21 +258,6 @@ impl Listing {
         let places: HashMap<&Frontend, usize> = self.order.iter().zip(0..).collect();
         frontends.sort_by_key(|it| Reverse(places.get(it)));
     }
-}
-
-/// The addresses of all interfaces.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Addresses {
-    /// True if the dummy interface is there.
-    pub link: bool,
-    /// The addresses on it, without link-local ones, which the kernel makes by itself.
-    pub bound: HashSet<IpAddr>,
-    /// The local routes that are ours.
-    pub routes: HashSet<IpNet>,
-    /// Those of them of which a part is missing: the routing rule that it needs, or the route itself.
-    pub incomplete_routes: HashSet<IpNet>,
-    /// The addresses of all other interfaces, loopback and link-local included.
-    pub local: HashSet<IpAddr>,
 }
 
 /// Something could not be read from the kernel.

@@ -1,52 +1,64 @@
 //! The kernel's port, only read from: for the console, beside the worker's handles.
 
-use plan::actual::ActualSet;
-use plan::chains::ActualChains;
-use plan::kernel_objects::Frontend;
+use std::sync::Arc;
+
+use plan::actual::Addresses;
+use plan::comparison::{ChainScope, Part, Reading};
+use plan::hash::HashMap;
 use plan::model::Family;
 use plan::rule_set::RuleSet;
-use plan::sets::SetId;
+use plan::settings::Settings;
 
-use super::{Addresses, Kernel, Listing, ReadError, RuleSetReading, VirtualServerReading};
+use super::linux::Linux;
+use super::rules::{Rules, Variant};
+use super::{Kernel, ReadError};
 
 /// Handles that the kernel is read with, and never changed.
-pub struct KernelReader(Box<dyn Kernel>);
+pub struct KernelReader {
+    kernel: Box<dyn Kernel>,
+    /// Families whose rules cannot be read, each with the reason.
+    unopened: HashMap<Family, ReadError>,
+}
+
+/// Result of reading a part.
+#[derive(Debug, Default)]
+pub struct Readings {
+    /// What could be read.
+    pub found: Vec<Reading>,
+    /// Reasons for which the rest could not.
+    pub unread: Vec<ReadError>,
+}
 
 // === impl KernelReader ===
 
 impl KernelReader {
-    /// Reads by this port. [`Linux::open_to_read`](super::linux::Linux::open_to_read) opens the real
-    /// kernel's.
+    /// Reads by this port.
     #[must_use]
     pub fn new(kernel: impl Kernel + 'static) -> Self {
-        Self(Box::new(kernel))
+        Self { kernel: Box::new(kernel), unopened: HashMap::default() }
     }
 
-    /// See [`Kernel::list_virtual_servers`].
+    /// Opens handles in the calling thread's network namespace, as far as the kernel has what they are for. Runs
+    /// the iptables programs to find out which kind is in use.
     ///
     /// # Errors
-    /// When they could not be read.
-    pub fn list_virtual_servers(&mut self) -> Result<Listing, ReadError> {
-        self.0.list_virtual_servers()
+    /// When a part that the kernel has cannot be opened, rules excepted.
+    pub fn open(settings: &Settings, variant: Variant) -> Result<Self, ReadError> {
+        let (mut rules, mut unopened) = (HashMap::default(), HashMap::default());
+        for family in &settings.families {
+            match Rules::open(*family, variant) {
+                Ok(opened) => drop(rules.insert(*family, opened)),
+                Err(error) => {
+                    unopened.insert(*family, ReadError::new(format!("{family} rules"), error));
+                }
+            }
+        }
+        Ok(Self { unopened, ..Self::new(Linux::open_to_read(rules, settings.mode)?) })
     }
 
-    /// See [`Kernel::read_virtual_servers`].
-    ///
-    /// # Errors
-    /// When the kernel does not answer, or refuses all reads.
-    pub fn read_virtual_servers(
-        &mut self,
-        frontends: &[Frontend],
-    ) -> Result<Vec<VirtualServerReading>, ReadError> {
-        self.0.read_virtual_servers(frontends)
-    }
-
-    /// See [`Kernel::read_set`].
-    ///
-    /// # Errors
-    /// When it could not be read, or is of another type than ours.
-    pub fn read_set(&mut self, set: SetId) -> Result<Option<ActualSet>, ReadError> {
-        self.0.read_set(set)
+    /// Sets the rules that a family's are compared with.
+    pub fn desire(&mut self, rule_set: RuleSet) {
+        self.kernel.set_desired_rules(rule_set);
     }
 
     /// See [`Kernel::read_addresses`].
@@ -54,25 +66,58 @@ impl KernelReader {
     /// # Errors
     /// When they could not be read.
     pub fn read_addresses(&mut self) -> Result<Addresses, ReadError> {
-        self.0.read_addresses()
+        self.kernel.read_addresses()
     }
 
-    /// Compares a family's rules with these.
+    /// Reads a part.
     ///
     /// # Errors
-    /// When they could not be read.
-    pub fn compare_rule_set(&mut self, rule_set: RuleSet) -> Result<RuleSetReading, ReadError> {
-        let family = rule_set.family();
-        self.0.set_desired_rules(rule_set);
-        self.0.read_rule_set(family)
+    /// When nothing of it could be read.
+    pub fn read(&mut self, part: &Part) -> Result<Readings, ReadError> {
+        if let Part::RuleSet(family) | Part::Chains(family) = part
+            && let Some(error) = self.unopened.get(family)
+        {
+            return Err(error.clone());
+        }
+        let kernel = &mut self.kernel;
+        let reading = match part {
+            Part::Addresses => Reading::Addresses(kernel.read_addresses()?),
+            Part::RuleSet(family) => {
+                let found = kernel.read_rule_set(*family)?;
+                Reading::RuleSet(*family, found.is_complete, found.differences)
+            }
+            Part::Chains(family) => {
+                let found = Arc::new(kernel.read_chains(*family)?);
+                Reading::Chains(*family, found, ChainScope::All)
+            }
+            Part::Frontends => {
+                let listed = kernel.list_virtual_servers()?.virtual_servers;
+                Reading::Frontends(listed, Arc::default())
+            }
+            Part::Sets(sets) => {
+                let read = |set| Ok(Reading::Set(set, kernel.read_set(set)?));
+                return Ok(sets.iter().copied().map(read).collect());
+            }
+            Part::VirtualServers(frontends) => {
+                let found = kernel.read_virtual_servers(frontends)?;
+                let each = frontends.iter().zip(found);
+                return Ok(each.map(|(at, it)| Ok(Reading::VirtualServer(*at, it?))).collect());
+            }
+        };
+        Ok(Readings { found: vec![reading], unread: Vec::new() })
     }
+}
 
-    /// See [`Kernel::read_chains`].
-    ///
-    /// # Errors
-    /// When they could not be read.
-    pub fn read_chains(&mut self, family: Family) -> Result<ActualChains, ReadError> {
-        self.0.read_chains(family)
+impl FromIterator<Result<Reading, ReadError>> for Readings {
+    fn from_iter<I: IntoIterator<Item = Result<Reading, ReadError>>>(each: I) -> Self {
+        let mut readings = Self::default();
+        for read in each {
+            match read {
+                Ok(found) => readings.found.push(found),
+                Err(error) => readings.unread.push(error),
+            }
+        }
+        readings
     }
 }
 

@@ -28,12 +28,13 @@ mod sysctls;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use plan::comparison::Part;
 use plan::mode::Mode;
 use plan::op::{Op, Subject};
 use tokio::time::Instant;
 use tracing::info;
 
-use super::comparison::{AuditedPart, Compared, compare};
+use super::comparison::{Compared, compare, large_set, parts_of_sets};
 use super::context::Context;
 use super::observer::{Pass, RoundKind};
 use super::takeover::Left;
@@ -112,10 +113,10 @@ impl Auditor {
         let is_number_unknown = cx.balances_by(Mode::Ipvs) && self.expected.is_number_unknown();
         self.schedule.begin_pass(
             || {
-                let sets = AuditedPart::of_sets(cx.sets(), cx.planner.desired());
+                let sets = parts_of_sets(cx.sets(), cx.planner.desired());
                 // Otherwise drift checks count them.
-                let all = is_number_unknown.then_some(AuditedPart::Frontends);
-                let parts = [AuditedPart::Addresses].into_iter().chain(sets).chain(all).collect();
+                let all = is_number_unknown.then_some(Part::Frontends);
+                let parts = [Part::Addresses].into_iter().chain(sets).chain(all).collect();
                 (parts, cx.planner.desired().frontends().copied().collect())
             },
             now,
@@ -142,10 +143,10 @@ impl Auditor {
         happened: Happened,
     ) -> Result<(), WorkerGone> {
         if happened.anything {
-            return self.audit(cx, writer, AuditedPart::Addresses).await;
+            return self.audit(cx, writer, Part::Addresses).await;
         }
         if happened.others && cx.take_addresses().await?.is_none() {
-            self.schedule.failed(AuditedPart::Addresses, Instant::now());
+            self.schedule.failed(Part::Addresses, Instant::now());
         }
         // What is no longer desired may stay away.
         let is_desired = |address: &IpAddr| cx.planner.desired().has_address(*address);
@@ -154,7 +155,7 @@ impl Auditor {
         let since = Instant::now().checked_sub(LATE).unwrap_or_else(Instant::now);
         let is_own = |it: &IpAddr| writer.recent.is_written_since(&Subject::Address(*it), since);
         if removed.iter().any(is_own) {
-            return self.audit(cx, writer, AuditedPart::Addresses).await;
+            return self.audit(cx, writer, Part::Addresses).await;
         }
         let repairs = removed.into_iter().map(Op::BindAddress).collect();
         writer.repair(cx, repairs, None).await?;
@@ -171,7 +172,7 @@ impl Auditor {
     ) {
         let family = ended.family;
         let took = ended.result.as_ref().map_or(Duration::ZERO, |repair| repair.took);
-        let part = AuditedPart::RuleSet(family);
+        let part = Part::RuleSet(family);
         match writer.rules_repaired(cx, ended) {
             None => self.schedule.failed(part, Instant::now()),
             Some(found_drift) => {
@@ -191,15 +192,15 @@ impl Auditor {
         &mut self,
         cx: &mut Context,
         writer: &mut Writer,
-        part: AuditedPart,
+        part: Part,
     ) -> Result<(), WorkerGone> {
-        if let AuditedPart::RuleSet(family) = part
+        if let Part::RuleSet(family) = part
             && cx.balances_by(Mode::Ipvs)
         {
             writer.begin_rule_repair(cx, family);
             return Ok(());
         }
-        if let Some(set) = part.large_set(cx.planner.desired())
+        if let Some(set) = large_set(&part, cx.planner.desired())
             && self.large_sets.begin(cx, writer, LargeSetRequest { set, n_foreign: None })
         {
             return Ok(());
@@ -216,7 +217,7 @@ impl Auditor {
         &mut self,
         cx: &mut Context,
         writer: &mut Writer,
-        part: &AuditedPart,
+        part: &Part,
     ) -> Result<Option<Compared>, WorkerGone> {
         let compared = compare(cx, writer, part).await?;
         Ok(self.note(cx, writer, part, compared))
@@ -227,7 +228,7 @@ impl Auditor {
         &mut self,
         cx: &mut Context,
         writer: &mut Writer,
-        part: &AuditedPart,
+        part: &Part,
         mut compared: Option<Compared>,
     ) -> Option<Compared> {
         let mut found_drift = writer.take_drift();

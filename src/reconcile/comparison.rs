@@ -5,15 +5,14 @@
 
 use std::sync::Arc;
 
-use ipnet::IpNet;
-use plan::actual::{Actual, ActualSet};
+use plan::actual::ActualSet;
+use plan::comparison::{ChainScope, Part, Reading, marker_removals};
 use plan::hash::HashSet;
 use plan::ipvs::desired::Desired;
 use plan::kernel_objects::Frontend;
 use plan::mode::Mode;
 use plan::model::{Family, ServiceName};
 use plan::op::{Op, Subject};
-use plan::planner::Planner;
 use plan::sets::SetId;
 use plan::virtual_server::DesiredFrontend;
 use tokio::time::Instant;
@@ -21,7 +20,7 @@ use tokio::time::Instant;
 use super::context::Context;
 use super::writer::{Known, Writer};
 use crate::kernel::worker::{ReadFailure, WorkerGone};
-use crate::kernel::{Addresses, ReadError};
+use crate::kernel::{ReadError, RuleSetReading};
 
 /// Most virtual servers in one read request.
 pub(super) const LARGEST_CHUNK: usize = 256;
@@ -33,73 +32,15 @@ const SMALL_SET: usize = 64;
 /// milliseconds, and 0.1 s with 50,000 entries.
 const LARGE_SET: usize = 4_096;
 
-/// A part of the kernel that is compared in one go.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum AuditedPart {
-    /// The node's addresses, and in ipvs mode the interface with its addresses.
-    Addresses,
-    /// A family's constant rules.
-    RuleSet(Family),
-    /// A family's chains of iptables mode.
-    Chains(Family),
-    /// These sets.
-    Sets(Arc<[SetId]>),
-    /// List of the virtual servers that exist.
-    Frontends,
-    /// These virtual servers.
-    VirtualServers(Arc<[Frontend]>),
-}
-
 /// Result of a comparison.
 #[derive(Debug, Default)]
 pub(super) struct Compared {
     /// True if another program had changed the part.
     pub(super) found_drift: bool,
     /// Parts that turned out to be wrong, to compare before any other.
-    pub(super) suspects: Vec<AuditedPart>,
+    pub(super) suspects: Vec<Part>,
     /// True if some of the part could not be read.
     pub(super) has_missed: bool,
-}
-
-// === impl AuditedPart ===
-
-impl AuditedPart {
-    /// The sets in parts of their own, but for those with few entries, which share one.
-    pub(super) fn of_sets(sets: impl IntoIterator<Item = SetId>, desired: &Desired) -> Vec<Self> {
-        let (small, large): (Vec<SetId>, Vec<SetId>) =
-            sets.into_iter().partition(|set| desired.n_entries(*set) <= SMALL_SET);
-        let large = large.into_iter().map(|set| Self::Sets([set].into()));
-        large.chain((!small.is_empty()).then(|| Self::Sets(small.into()))).collect()
-    }
-
-    /// True if a subject is compared with this part. Virtual servers are known by their frontends.
-    pub(super) fn has(&self, subject: &Subject) -> bool {
-        match self {
-            Self::Addresses => {
-                matches!(subject, Subject::Link | Subject::Address(_) | Subject::Route(_))
-            }
-            Self::RuleSet(family) => *subject == Subject::RuleSet(*family),
-            Self::Chains(family) => {
-                matches!(subject, Subject::Chain(it) if it.chain().family == *family)
-            }
-            Self::Sets(sets) => match subject {
-                Subject::Set(it) | Subject::Entry(it, _) => sets.contains(it),
-                _ => false,
-            },
-            Self::Frontends | Self::VirtualServers(_) => false,
-        }
-    }
-
-    /// Returns the set, if this is a single one that is read beside the loop.
-    pub(super) fn large_set(&self, desired: &Desired) -> Option<SetId> {
-        match self {
-            Self::Sets(sets) => match **sets {
-                [set] if desired.n_entries(set) > LARGE_SET => Some(set),
-                _ => None,
-            },
-            _ => None,
-        }
-    }
 }
 
 // === impl Compared ===
@@ -111,25 +52,42 @@ impl Compared {
     }
 }
 
+/// Returns the sets in parts of their own, but for those with few entries, which share one.
+pub(super) fn parts_of_sets(sets: impl IntoIterator<Item = SetId>, desired: &Desired) -> Vec<Part> {
+    let (small, large): (Vec<SetId>, Vec<SetId>) =
+        sets.into_iter().partition(|set| desired.n_entries(*set) <= SMALL_SET);
+    let large = large.into_iter().map(|set| Part::Sets([set].into()));
+    large.chain((!small.is_empty()).then(|| Part::Sets(small.into()))).collect()
+}
+
+/// Returns the set, if the part is a single one that is read beside the loop.
+pub(super) fn large_set(part: &Part, desired: &Desired) -> Option<SetId> {
+    match part {
+        Part::Sets(sets) => match **sets {
+            [set] if desired.n_entries(set) > LARGE_SET => Some(set),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
 /// Compares a part of the kernel with its desired state, and repairs it. Returns nothing if the
 /// kernel could not be read, which has been reported.
 pub(super) async fn compare(
     cx: &mut Context,
     writer: &mut Writer,
-    part: &AuditedPart,
+    part: &Part,
 ) -> Result<Option<Compared>, WorkerGone> {
     let compared = match part {
-        AuditedPart::Addresses => compare_addresses(cx, writer).await,
-        AuditedPart::RuleSet(family) => compare_rule_set(cx, writer, *family).await,
-        AuditedPart::Chains(family) => compare_chains(cx, writer, *family).await,
-        AuditedPart::Sets(sets) => compare_sets(cx, writer, sets).await,
-        AuditedPart::Frontends => compare_frontends(cx, writer).await,
-        AuditedPart::VirtualServers(frontends) => {
-            compare_virtual_servers(cx, writer, frontends).await
-        }
+        Part::Addresses => compare_addresses(cx, writer).await,
+        Part::RuleSet(family) => compare_rule_set(cx, writer, *family).await,
+        Part::Chains(family) => compare_chains(cx, writer, *family).await,
+        Part::Sets(sets) => compare_sets(cx, writer, sets).await,
+        Part::Frontends => compare_frontends(cx, writer).await,
+        Part::VirtualServers(frontends) => compare_virtual_servers(cx, writer, frontends).await,
     };
     let compared = cx.or_report(compared)?;
-    if let (AuditedPart::RuleSet(family), None) = (part, &compared) {
+    if let (Part::RuleSet(family), None) = (part, &compared) {
         writer.rules_unread(*family);
     }
     Ok(compared)
@@ -141,9 +99,9 @@ async fn compare_addresses(cx: &mut Context, writer: &mut Writer) -> Result<Comp
     if !cx.balances_by(Mode::Ipvs) {
         return Ok(Compared::whole(false));
     }
-    let mut ops = address_repairs(&cx.planner, &found);
+    let mut ops = cx.planner.compare(&Reading::Addresses(found));
     add_orphaned(cx, &mut ops).await?;
-    let found_drift = writer.repair(cx, ops, Some(&AuditedPart::Addresses)).await?;
+    let found_drift = writer.repair(cx, ops, Some(&Part::Addresses)).await?;
     Ok(Compared::whole(found_drift))
 }
 
@@ -152,9 +110,9 @@ async fn compare_rule_set(
     writer: &mut Writer,
     family: Family,
 ) -> Result<Compared, ReadFailure> {
-    let found = cx.read_rule_set(family).await?;
-    let ops = if found.is_complete { Vec::new() } else { vec![Op::WriteRuleSet(family)] };
-    let found_drift = writer.repair(cx, ops, Some(&AuditedPart::RuleSet(family))).await?;
+    let RuleSetReading { is_complete, differences, .. } = cx.read_rule_set(family).await?;
+    let ops = cx.planner.compare(&Reading::RuleSet(family, is_complete, differences));
+    let found_drift = writer.repair(cx, ops, Some(&Part::RuleSet(family))).await?;
     Ok(Compared::whole(found_drift))
 }
 
@@ -163,8 +121,8 @@ async fn compare_chains(
     writer: &mut Writer,
     family: Family,
 ) -> Result<Compared, ReadFailure> {
-    let found = cx.read_chains(family).await?;
-    let ops = cx.planner.compare_chains(family, &found);
+    let found = Arc::new(cx.read_chains(family).await?);
+    let ops = cx.planner.compare(&Reading::Chains(family, Arc::clone(&found), ChainScope::All));
     Ok(Compared::whole(writer.repair_chains(cx, ops, family, &found).await?))
 }
 
@@ -177,10 +135,10 @@ async fn compare_sets(
     for (set, found) in sets.iter().zip(cx.read_sets(sets).await?) {
         match found {
             Ok(found) => {
-                ops.extend(cx.planner.compare_set(*set, found.as_ref()));
+                ops.extend(compare_set(cx, *set, found));
                 read.push(*set);
             }
-            Err(error) => unread.push((AuditedPart::Sets([*set].into()), error)),
+            Err(error) => unread.push((Part::Sets([*set].into()), error)),
         }
     }
     // One that cannot be read is retried by itself, so that it holds up no other.
@@ -192,7 +150,7 @@ async fn compare_sets(
     let suspects = unread.into_iter().map(|(part, _)| part).collect();
     add_orphaned(cx, &mut ops).await?;
     // What is pending of a set that was not read stays pending.
-    let part = AuditedPart::Sets(read.into());
+    let part = Part::Sets(read.into());
     let found_drift = writer.repair(cx, ops, Some(&part)).await?;
     Ok(Compared { found_drift, suspects, ..Compared::default() })
 }
@@ -208,7 +166,7 @@ pub(super) async fn compare_earlier(
     n_writes: u64,
 ) -> Result<Option<Compared>, WorkerGone> {
     let compared = match found {
-        Ok(found) => repair_earlier(cx, writer, set, found.as_ref(), n_writes).await,
+        Ok(found) => repair_earlier(cx, writer, set, found, n_writes).await,
         Err(error) => Err(error.into()),
     };
     cx.or_report(compared)
@@ -218,26 +176,32 @@ async fn repair_earlier(
     cx: &mut Context,
     writer: &mut Writer,
     set: SetId,
-    found: Option<&ActualSet>,
+    found: Option<ActualSet>,
     n_writes: u64,
 ) -> Result<Compared, ReadFailure> {
     // It was made anew, or grew, or more was written than is remembered.
     if writer.recent.is_written_after(&Subject::Set(set), n_writes) {
         return Ok(Compared { has_missed: true, ..Compared::default() });
     }
-    let mut ops = cx.planner.compare_set(set, found);
+    let mut ops = compare_set(cx, set, found);
     ops.retain(|op| !writer.recent.is_written_after(&op.subject(), n_writes));
     add_orphaned(cx, &mut ops).await?;
-    writer.resolve_part(cx, &AuditedPart::Sets([set].into()), &ops, Some(n_writes));
+    writer.resolve_part(cx, &Part::Sets([set].into()), &ops, Some(n_writes));
     Ok(Compared::whole(writer.repair(cx, ops, None).await?))
+}
+
+fn compare_set(cx: &mut Context, set: SetId, found: Option<ActualSet>) -> Vec<Op> {
+    let reading = Reading::Set(set, found);
+    cx.planner.note(&reading);
+    cx.planner.compare(&reading)
 }
 
 /// Adds the operations that remove orphaned virtual servers, whose ownership markers these remove.
 async fn add_orphaned(cx: &mut Context, ops: &mut Vec<Op>) -> Result<(), ReadFailure> {
-    let excess = excess_of(ops);
-    if excess != Actual::default() {
-        let listing = cx.list_virtual_servers().await?;
-        ops.extend(orphaned(&cx.planner, listing.frontends(), excess));
+    let removals = marker_removals(&*ops);
+    if !removals.is_empty() {
+        let listed = cx.list_virtual_servers().await?.virtual_servers;
+        ops.extend(cx.planner.compare(&Reading::Frontends(listed, removals)));
     }
     Ok(())
 }
@@ -245,10 +209,11 @@ async fn add_orphaned(cx: &mut Context, ops: &mut Vec<Op>) -> Result<(), ReadFai
 /// Compares which virtual servers exist. Removes those that are ours and that no Service asks for.
 /// The suspects are those that should exist and do not, or the other way round.
 async fn compare_frontends(cx: &mut Context, writer: &mut Writer) -> Result<Compared, ReadFailure> {
-    let listing = cx.list_virtual_servers().await?;
-    let ops = orphaned(&cx.planner, listing.frontends(), Actual::default());
-    let found_drift = writer.repair(cx, ops, None).await?;
+    let mut listing = cx.list_virtual_servers().await?;
     let found: HashSet<Frontend> = listing.frontends().collect();
+    let listed = std::mem::take(&mut listing.virtual_servers);
+    let ops = cx.planner.compare(&Reading::Frontends(listed, Arc::default()));
+    let found_drift = writer.repair(cx, ops, None).await?;
     let desired = cx.planner.desired();
     let wrong = desired.frontends().filter(|frontend| match desired.at(frontend) {
         DesiredFrontend::Open(..) => !found.contains(frontend),
@@ -266,8 +231,8 @@ async fn compare_frontends(cx: &mut Context, writer: &mut Writer) -> Result<Comp
     let is_other = |it: &Frontend| !desired.owner(it).is_some_and(ServiceName::is_api_server);
     wrong.sort_by_key(is_other);
     // There may be very many. Changes are written in between.
-    let chunks = wrong.chunks(LARGEST_CHUNK).map(|it| AuditedPart::VirtualServers(it.into()));
-    let suspects: Vec<AuditedPart> = chunks.collect();
+    let chunks = wrong.chunks(LARGEST_CHUNK).map(|it| Part::VirtualServers(it.into()));
+    let suspects: Vec<Part> = chunks.collect();
     let found_drift = found_drift || !suspects.is_empty();
     Ok(Compared { found_drift, suspects, has_missed: false })
 }
@@ -300,51 +265,4 @@ async fn compare_virtual_servers(
     writer.resolve(cx, &in_order);
     let found_drift = writer.repair(cx, ops, None).await?;
     Ok(Compared { found_drift, has_missed, ..Compared::default() })
-}
-
-/// Returns the operations that turn the interface, its addresses and the routes into the desired
-/// ones.
-pub(super) fn address_repairs(planner: &Planner, found: &Addresses) -> Vec<Op> {
-    let mut ops = planner.compare_addresses(&found.bound);
-    ops.extend(planner.compare_routes(&found.routes));
-    let settings = planner.settings();
-    let is_desired = |it: &&IpNet| settings.routes(Family::of_net(it)).contains(it);
-    ops.extend(found.incomplete_routes.iter().filter(is_desired).copied().map(Op::AddRoute));
-    if !found.link {
-        ops.push(Op::CreateLink);
-    }
-    ops
-}
-
-/// Returns the ownership markers that these operations remove.
-pub(super) fn excess_of(ops: &[Op]) -> Actual {
-    let mut excess = Actual::default();
-    for op in ops {
-        match op {
-            Op::UnbindAddress(address) => drop(excess.addresses.insert(*address)),
-            Op::RemoveRoute(route) => drop(excess.routes.insert(*route)),
-            Op::RemoveEntry(set, entry) => {
-                excess.sets.entry(*set).or_default().entries.insert(*entry);
-            }
-            _ => {}
-        }
-    }
-    excess
-}
-
-/// Returns the operations that remove virtual servers which no Service asks for, and which are ours
-/// by the desired state or by their ownership markers among `excess`.
-pub(super) fn orphaned(
-    planner: &Planner,
-    found: impl Iterator<Item = Frontend>,
-    excess: Actual,
-) -> Vec<Op> {
-    let local_addresses = planner.local_addresses().clone();
-    let excess = Actual { local_addresses, ..excess };
-    let desired = planner.desired();
-    let ours = found
-        .filter(|frontend| desired.owner(frontend).is_none() && planner.is_ours(frontend, &excess));
-    let mut ours: Vec<Frontend> = ours.collect();
-    ours.sort_unstable();
-    ours.into_iter().map(Op::RemoveVirtualServer).collect()
 }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use plan::actual::{ActualSet, ActualVirtualServer, ListedVirtualServer};
+use plan::actual::{ActualSet, ActualVirtualServer, Addresses, ListedVirtualServer};
 use plan::chains::ActualChains;
 use plan::event::Event;
 use plan::hash::HashSet;
@@ -21,9 +21,7 @@ use tracing::warn;
 use super::observer::{Observer, Unobserved};
 use super::{Pace, READ_RETRY, Status};
 use crate::kernel::worker::{KernelHandle, ReadFailure, WorkerGone};
-use crate::kernel::{
-    Addresses, Kernel, KernelRead, Listing, ReadError, RuleSetReading, VirtualServerReading,
-};
+use crate::kernel::{Kernel, KernelRead, Listing, ReadError, RuleSetReading, VirtualServerReading};
 
 /// The desired state, the kernel, and the loop's reports. The loop passes it to each of its parts.
 #[derive(Debug)]

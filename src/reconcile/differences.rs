@@ -1,24 +1,19 @@
 //! Differences between the kernel and its desired state, without writing anything: what the audit
-//! would repair, for the operator's console.
-//!
-//! The console reads the kernel, and has each part compared by a question to the loop. The parts are
-//! those of `comparison`, and so are the functions that compare them.
+//! would repair, for the operator's console, which reads the kernel and asks the loop what a reading says.
 
 use std::net::SocketAddr;
 
-use plan::actual::{ActualSet, ActualVirtualServer};
-use plan::chains::{ActualChains, ChainId};
+use plan::actual::ActualVirtualServer;
+use plan::comparison::Reading;
 use plan::hash::HashSet;
 use plan::kernel_objects::Frontend;
-use plan::model::{Family, ServiceName};
+use plan::model::ServiceName;
 use plan::op::Op;
-use plan::sets::SetId;
+use plan::planner::Planner;
 use tokio::time::Instant;
 
-use super::comparison::{address_repairs, excess_of, orphaned};
 use super::inquiry::View;
 use super::writer::{Known, is_explained};
-use crate::kernel::Addresses;
 
 /// Operation that would repair the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,99 +45,66 @@ pub enum Standing {
         /// Seconds after which they are cut.
         seconds: u64,
     },
+    /// No program runs that would write it: one does when it starts.
+    AtStart,
+}
+
+// === impl Difference ===
+
+impl Difference {
+    /// Compares a reading with what is planned, where no program runs.
+    #[must_use]
+    pub fn at_start(planner: &Planner, reading: &Reading) -> Vec<Self> {
+        let ops = planner.compare(reading).into_iter();
+        let service = |op: &Op| planner.owner_of(&op.subject()).cloned();
+        ops.map(|op| Self { service: service(&op), op, standing: Standing::AtStart }).collect()
+    }
 }
 
 // === impl View ===
 
 impl View<'_> {
-    /// Compares the interface, its addresses and the routes.
+    /// Compares a reading with what is planned. What drains is as it should be, and said.
     #[must_use]
-    pub fn compare_addresses(&self, found: &Addresses) -> Vec<Difference> {
-        self.all(address_repairs(self.planner, found))
-    }
-
-    /// Compares a set. None: it is not there.
-    #[must_use]
-    pub fn compare_set(&self, set: SetId, found: Option<&ActualSet>) -> Vec<Difference> {
-        self.all(self.planner.differences_of_set(set, found))
-    }
-
-    /// Returns the difference of a family's constant rules, which are not as they should be.
-    #[must_use]
-    pub fn differing_rule_set(&self, family: Family) -> Difference {
-        self.one(Op::WriteRuleSet(family))
-    }
-
-    /// Returns those of these virtual servers that are ours and that no Service asks for.
-    /// `repairs`: of addresses and sets, which have removed their ownership markers if they are to be
-    /// removed.
-    #[must_use]
-    pub fn orphaned(&self, found: &[Frontend], repairs: &[Op]) -> Vec<Difference> {
-        let excess = excess_of(repairs);
-        self.all(orphaned(self.planner, found.iter().copied(), excess))
-    }
-
-    /// Compares virtual servers. None: it is not there. What drains is as it should be, and said.
-    #[must_use]
-    pub fn compare_virtual_servers(
-        &self,
-        found: &[(Frontend, Option<ActualVirtualServer>)],
-    ) -> Vec<Difference> {
-        let now = Instant::now();
-        let mut differences = Vec::new();
-        for (frontend, found) in found {
-            if self.planner.desired().owner(frontend).is_none() {
-                continue;
+    pub fn compare(&self, reading: &Reading) -> Vec<Difference> {
+        match reading {
+            Reading::VirtualServer(frontend, found) => {
+                self.compare_virtual_server(frontend, found.as_ref())
             }
-            let repairs = self.planner.repair(frontend, found.as_ref());
-            // What rewriting notes is for the writer alone.
-            let mut drain = self.writer.drain().excerpt(frontend);
-            let known = Known::Compared(*frontend, found.as_ref());
-            let deadline = |frontend: &Frontend| self.context.drain_deadline(frontend);
-            let rewritten = drain.rewrite(repairs.clone(), known, &deadline, now);
-            let removed: HashSet<SocketAddr> =
-                rewritten.iter().filter_map(removed_server).collect();
-            let draining = repairs.iter().filter_map(removed_server);
-            for server in draining.filter(|server| !removed.contains(server)) {
-                let deadline = drain.deadlines(frontend).find(|(it, _)| *it == server);
-                let seconds =
-                    deadline.map_or(0, |(_, until)| until.saturating_duration_since(now).as_secs());
-                differences.push(Difference {
-                    op: Op::RemoveRealServer(*frontend, server),
-                    service: None,
-                    standing: Standing::Draining { seconds },
-                });
-            }
-            differences.extend(self.all(rewritten));
+            reading => self.all(self.planner.compare(reading)),
         }
+    }
+
+    fn compare_virtual_server(
+        &self,
+        frontend: &Frontend,
+        found: Option<&ActualVirtualServer>,
+    ) -> Vec<Difference> {
+        if self.planner.desired().owner(frontend).is_none() {
+            return Vec::new();
+        }
+        let now = Instant::now();
+        let repairs = self.planner.repair(frontend, found);
+        // What rewriting notes is for the writer alone.
+        let mut drain = self.writer.drain().excerpt(frontend);
+        let known = Known::Compared(*frontend, found);
+        let deadline = |frontend: &Frontend| self.context.drain_deadline(frontend);
+        let rewritten = drain.rewrite(repairs.clone(), known, &deadline, now);
+        let removed: HashSet<SocketAddr> = rewritten.iter().filter_map(removed_server).collect();
+        let draining = repairs.iter().filter_map(removed_server);
+        let mut differences = Vec::new();
+        for server in draining.filter(|server| !removed.contains(server)) {
+            let deadline = drain.deadlines(frontend).find(|(it, _)| *it == server);
+            let seconds =
+                deadline.map_or(0, |(_, until)| until.saturating_duration_since(now).as_secs());
+            differences.push(Difference {
+                op: Op::RemoveRealServer(*frontend, server),
+                service: None,
+                standing: Standing::Draining { seconds },
+            });
+        }
+        differences.extend(self.all(rewritten));
         differences
-    }
-
-    /// Compares the chains of these Services' ports and endpoints, without those in excess.
-    #[must_use]
-    pub fn compare_own_chains(
-        &self,
-        family: Family,
-        found: &ActualChains,
-        services: &[ServiceName],
-    ) -> Vec<Difference> {
-        self.all(self.planner.compare_own_chains(family, found, services.iter()))
-    }
-
-    /// Returns those of these chains that no Service asks for.
-    #[must_use]
-    pub fn excess_chains(&self, found: &[ChainId]) -> Vec<Difference> {
-        self.all(self.planner.excess_chains(found.iter()))
-    }
-
-    /// Compares a shared chain. None: it is not there.
-    #[must_use]
-    pub fn compare_shared_chain(
-        &self,
-        chain: ChainId,
-        found: Option<&[Box<str>]>,
-    ) -> Vec<Difference> {
-        self.all(self.planner.compare_shared_chain(chain, found))
     }
 
     fn is_written_since_reading(&self, op: &Op) -> bool {

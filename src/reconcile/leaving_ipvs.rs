@@ -30,7 +30,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use plan::actual::{Actual, ActualSet, ListedVirtualServer};
+use plan::actual::{Actual, ActualSet, Addresses, ListedVirtualServer};
 use plan::adoption::Unadopted;
 use plan::capacity::SetSize;
 use plan::facts::BoundAddresses;
@@ -50,7 +50,6 @@ use super::comparison::LARGEST_CHUNK;
 use super::context::Context;
 use super::leading::Unled;
 use super::writer::{Basis, Known, Writer};
-use crate::kernel::Addresses;
 use crate::kernel::worker::{ReadFailure, WorkerGone};
 
 /// Time between two checks whether all virtual servers have gone.

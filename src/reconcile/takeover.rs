@@ -18,9 +18,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use plan::actual::{Actual, ListedVirtualServer};
+use plan::actual::{Actual, Addresses, ListedVirtualServer};
 use plan::adoption::Unadopted;
 use plan::chains::ActualChains;
+use plan::comparison::Part;
 use plan::kernel_objects::Frontend;
 use plan::mode::Mode;
 use plan::model::Family;
@@ -30,17 +31,20 @@ use plan::sets::SetId;
 use tokio::time::Instant;
 use tracing::info;
 
-use super::comparison::{AuditedPart, LARGEST_CHUNK};
+use super::comparison::LARGEST_CHUNK;
 use super::context::Context;
 use super::dispatch::report_in_sync;
 use super::leaving_ipvs;
 use super::observer::RoundKind;
 use super::writer::{Basis, Ended, Known, Writer, place};
-use crate::kernel::Addresses;
 use crate::kernel::worker::{ReadFailure, WorkerGone};
 
 /// Longest time from the beginning of the takeover for which the relay is waited for.
 const LONGEST_WAIT_FOR_RELAY: Duration = Duration::from_secs(30);
+
+/// Most Services that one step takes over in ipvs mode. Changes of others wait for a step, which reads and writes
+/// their virtual servers: some ten milliseconds.
+const SERVICES_AT_ONCE: usize = 64;
 
 /// Most addresses, entries and virtual servers that are removed at once. IPv6 addresses take longest:
 /// 0.4 ms each where there are 10,000 (docs/service-addresses.md).
@@ -51,7 +55,7 @@ const REMOVALS_AT_ONCE: usize = 1_024;
 pub(super) struct Takeover {
     found: Unadopted,
     /// Parts that could not be read.
-    unread: Vec<AuditedPart>,
+    unread: Vec<Part>,
     /// True until something was planned.
     is_first_round: bool,
     started: Instant,
@@ -65,7 +69,7 @@ pub(super) struct Left<'a> {
     /// State that was found, and is not ours.
     pub(super) found: &'a Unadopted,
     /// Parts that could not be read.
-    pub(super) unread: &'a [AuditedPart],
+    pub(super) unread: &'a [Part],
 }
 
 /// State that was read before anything is written.
@@ -75,7 +79,7 @@ struct Found {
     listed: Vec<ListedVirtualServer>,
     chains: Vec<ActualChains>,
     /// Parts that could not be read.
-    unread: Vec<AuditedPart>,
+    unread: Vec<Part>,
 }
 
 // === impl Takeover ===
@@ -123,9 +127,11 @@ impl Takeover {
         writer: &mut Writer,
     ) -> Result<Option<Left<'_>>, WorkerGone> {
         let mut limit = writer.round_limit(cx);
-        // The API server's Service comes first. In iptables mode it would share its COMMIT, which
-        // takes up to a second, with the others.
-        if std::mem::take(&mut self.is_first_round) && cx.leads_by_rules() {
+        if !cx.leads_by_rules() {
+            limit.services = SERVICES_AT_ONCE;
+        } else if std::mem::take(&mut self.is_first_round) {
+            // The API server's Service comes first, and would share its COMMIT, which takes up to a second,
+            // with the others.
             limit.services = 1;
         }
         let (planned, oldest) = writer.plan(cx, limit).await?;
@@ -257,7 +263,7 @@ async fn read_all(cx: &mut Context, addresses: Addresses) -> Result<Found, ReadF
                 Err(failure) => {
                     cx.reading_failed(&failure.retryable()?);
                     n_unread += 1;
-                    found.unread.push(AuditedPart::Chains(*family));
+                    found.unread.push(Part::Chains(*family));
                 }
             }
         }
@@ -266,7 +272,7 @@ async fn read_all(cx: &mut Context, addresses: Addresses) -> Result<Found, ReadF
 }
 
 /// Reads the sets, and returns those that cannot be read while others can.
-async fn read_sets(cx: &mut Context, beside: &mut Actual) -> Result<Vec<AuditedPart>, ReadFailure> {
+async fn read_sets(cx: &mut Context, beside: &mut Actual) -> Result<Vec<Part>, ReadFailure> {
     let (sets, mut unread) = (cx.sets(), Vec::new());
     for set in &sets {
         match cx.read_set(*set).await {
@@ -274,7 +280,7 @@ async fn read_sets(cx: &mut Context, beside: &mut Actual) -> Result<Vec<AuditedP
             Err(failure) if unread.len() + 1 == sets.len() => return Err(failure),
             Err(failure) => {
                 cx.reading_failed(&failure.retryable()?);
-                unread.push(AuditedPart::Sets([*set].into()));
+                unread.push(Part::Sets([*set].into()));
             }
         }
     }

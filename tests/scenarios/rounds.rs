@@ -124,7 +124,7 @@ async fn the_first_service_does_not_wait_for_the_others() {
     assert!(log[..bound].iter().all(is_early), "{:?}", &log[..bound]);
     let reports = world.reports.take();
     let rounds = reports.iter().filter(|it| it.starts_with("end of comparison")).count();
-    assert_eq!(rounds, 4, "{reports:?}");
+    assert_eq!(rounds, 16, "{reports:?}");
     world.assert_converged(&[]);
 }
 

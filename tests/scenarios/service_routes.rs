@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use kube_ipvs::console::comparison::Comparison;
+use kube_ipvs::console::comparison::{Comparison, Plan};
 use kube_ipvs::kernel::RefusalClass;
 use kube_ipvs::kernel::fake::{Fake, FakeAnswer, KernelCall};
 use kube_ipvs::kernel::reader::KernelReader;
@@ -92,7 +92,8 @@ fn n_bound(actual: &Actual) -> usize {
 /// Asserts that all differences from the plan that `kube-ipvs diff` has are pending.
 async fn assert_is_nothing_but_pending(world: &World) {
     let reader = KernelReader::new(world.fake.copy());
-    let compared = Comparison::new(world.inquiries.clone(), reader).run().await.unwrap();
+    let compared =
+        Comparison::new(Plan::OfLoop(world.inquiries.clone()), reader).run().await.unwrap();
     let standings: Vec<&Standing> =
         compared.differences.iter().map(|it| &it.difference.standing).collect();
     assert!(matches!(standings[..], [Standing::Pending { .. }]), "{standings:?}");

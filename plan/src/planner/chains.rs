@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::Planner;
 use crate::actual::Actual;
 use crate::chains::{ActualChains, ChainId, ChainOp, ChainSubject};
+use crate::comparison::ChainScope;
 use crate::exposure::Exposure;
 use crate::facts::NodeFacts;
 use crate::hash::HashSet;
@@ -34,20 +35,27 @@ impl Planner {
         &self.chains
     }
 
-    /// Returns the operations that turn the chains of a family into the desired ones, by phases.
-    /// Walks all Services.
-    #[must_use]
-    pub fn compare_chains(&self, family: Family, found: &ActualChains) -> Vec<Op> {
-        let ops = self.chains.compare(family, found, |service| self.chains_of(service));
+    /// Returns the operations that turn the chains of a scope into the desired ones, by phases.
+    pub(crate) fn compare_chains(
+        &self,
+        family: Family,
+        found: &ActualChains,
+        scope: &ChainScope,
+    ) -> Vec<Op> {
+        let compile = |service: &ServiceName| self.chains_of(service);
+        let ops = match scope {
+            ChainScope::All => self.chains.compare(family, found, compile),
+            ChainScope::Own(services) => {
+                self.chains.compare_own(family, found, services.iter(), compile)
+            }
+            ChainScope::Excess(chains) => self.chains.excess(chains.iter()),
+            ChainScope::Shared(chain) => {
+                self.chains.compare_shared(*chain, found.shared.get(chain).map(Vec::as_slice))
+            }
+        };
         let mut ops: Vec<Op> = ops.into_iter().map(Op::Chain).collect();
         ops.sort_by_key(Op::phase);
         ops
-    }
-
-    /// Returns the Services that have chains or rules, in no order: for
-    /// [`compare_own_chains`](Self::compare_own_chains), bit by bit.
-    pub fn services_with_chains(&self) -> impl Iterator<Item = &ServiceName> {
-        self.chains.services()
     }
 
     /// True if a Service has chains, as of the last plan.
@@ -56,35 +64,9 @@ impl Planner {
         self.chains.has_service(service)
     }
 
-    /// Returns the operations that turn the chains of these Services' ports and endpoints into the
-    /// desired ones, of a family.
-    #[must_use]
-    pub fn compare_own_chains<'a>(
-        &'a self,
-        family: Family,
-        found: &ActualChains,
-        services: impl Iterator<Item = &'a ServiceName>,
-    ) -> Vec<Op> {
-        let ops = self.chains.compare_own(family, found, services, |it| self.chains_of(it));
-        ops.into_iter().map(Op::Chain).collect()
-    }
-
-    /// Returns the operations that remove those of these chains of service ports and endpoints that
-    /// no Service asks for.
-    #[must_use]
-    pub fn excess_chains<'a>(&self, found: impl Iterator<Item = &'a ChainId>) -> Vec<Op> {
-        self.chains.excess(found).into_iter().map(Op::Chain).collect()
-    }
-
-    /// Returns the operations that turn a shared chain, which may be missing, into the desired one.
-    #[must_use]
-    pub fn compare_shared_chain(&self, chain: ChainId, found: Option<&[Box<str>]>) -> Vec<Op> {
-        self.chains.compare_shared(chain, found).into_iter().map(Op::Chain).collect()
-    }
-
     /// Returns the operation that gives a chain or a rule its desired state. None: it is different
     /// since the last plan, so the next one writes it; or it is a rule that is not desired, whose
-    /// text only [`compare_chains`](Self::compare_chains) finds.
+    /// text only a comparison finds.
     #[must_use]
     pub fn repair_chain(&self, subject: ChainSubject) -> Option<Op> {
         self.chains.repair(subject, |service| self.chains_of(service)).map(Op::Chain)
@@ -234,7 +216,7 @@ impl Planner {
         let mut ops = self.missing_rule_sets(actual);
         for family in &self.settings.families {
             let found = ActualChains::of(self.settings.mode, *family, &actual.chains);
-            ops.extend(self.compare_chains(*family, &found));
+            ops.extend(self.compare_chains(*family, &found, &ChainScope::All));
         }
         ops.sort_by_key(Op::phase);
         ops

@@ -3,13 +3,10 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use ipnet::IpNet;
-
 use super::Planner;
 use crate::actual::{Actual, ActualSet, ActualVirtualServer, ListedVirtualServer};
 use crate::adoption::Unadopted;
 use crate::capacity::Capacity;
-use crate::growth::SetSizes;
 use crate::hash::HashSet;
 use crate::ipvs::compile::{Compiled, compile};
 use crate::ipvs::desired::Changes;
@@ -68,34 +65,9 @@ impl Planner {
         new
     }
 
-    /// Returns the operations that turn a set, which may be missing, into the desired one. Takes
-    /// note of the set's capacity and number of entries.
-    #[must_use]
-    pub fn compare_set(&mut self, set: SetId, found: Option<&ActualSet>) -> Vec<Op> {
+    /// Takes note of a set's capacity and number of entries, as they were read.
+    pub(crate) fn note_set(&mut self, set: SetId, found: Option<&ActualSet>) {
         self.set_sizes.found(set, found);
-        self.differences_of_set(set, found)
-    }
-
-    /// The same without taking note of anything.
-    #[must_use]
-    pub fn differences_of_set(&self, set: SetId, found: Option<&ActualSet>) -> Vec<Op> {
-        let mut sizes = SetSizes::default();
-        sizes.found(set, found);
-        let mut ops = diff::set(&self.desired, found, &self.settings, set);
-        sizes.insert_growth(&mut ops, self.settings.limits.set_size);
-        ops
-    }
-
-    /// Returns the operations that turn the addresses of `kube-ipvs0` into the desired ones.
-    #[must_use]
-    pub fn compare_addresses(&self, found: &HashSet<IpAddr>) -> Vec<Op> {
-        diff::addresses(&self.desired, found, &self.settings)
-    }
-
-    /// Returns the operations that turn the local routes that are ours into the desired ones.
-    #[must_use]
-    pub fn compare_routes(&self, found: &HashSet<IpNet>) -> Vec<Op> {
-        diff::routes(found, &self.settings)
     }
 
     /// True if a virtual server that no Service asks for is ours, by the desired state and by what

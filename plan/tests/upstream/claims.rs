@@ -2,6 +2,7 @@
 //! it from each other in every sync.
 
 use plan::actual::{ActualSet, ListedVirtualServer};
+use plan::comparison::Reading;
 use plan::kernel_objects::{Entry, Frontend};
 use plan::model::{Family, Protocol, Service, ServiceKind};
 use plan::op::{Op, Subject};
@@ -259,6 +260,6 @@ fn an_old_refusal_of_a_service_inside_excluded_networks_goes() {
     };
     let found = ["198.51.100.7", "198.51.100.9"].map(entry).into_iter().collect::<ActualSet>();
     let set = SetId { kind: SetKind::NoEndpoints, family: Family::V4 };
-    let ops = node.planner.compare_set(set, Some(&found));
+    let ops = node.planner.compare(&Reading::Set(set, Some(found)));
     assert_eq!(ops, [Op::RemoveEntry(set, entry("198.51.100.7"))]);
 }

@@ -9,13 +9,11 @@ use serde::{Deserialize, Serialize};
 use super::{Answer, Content, FailureAnswer, Reason};
 use crate::config::Configuration;
 use crate::console::Desk;
-use crate::console::comparison::{
-    Compared, Comparison, ComparisonError, Found, MOST_DIFFERENCES, open_reader,
-};
+use crate::console::comparison::{Compared, Comparison, ComparisonError, Found, Plan};
 use crate::console::words::{Described, Effect, describe_sysctls};
 use crate::host::survey::sysctls_not_kept;
 use crate::kernel::ReadError;
-use crate::kernel::sysctl::Sysctl;
+use crate::kernel::reader::KernelReader;
 use crate::reconcile::differences::Standing;
 
 /// The kernel against the plan.
@@ -38,7 +36,7 @@ pub struct Diff {
     pub omitted: usize,
     /// Services whose changes are not planned yet.
     pub waiting: usize,
-    /// Virtual servers that could not be read, each with the reason.
+    /// What could not be read, each with the reason.
     pub unread: Vec<String>,
     /// Number of further ones.
     #[serde(default)]
@@ -104,18 +102,18 @@ pub enum DifferenceState {
 
 pub(super) async fn answer(State(desk): State<Arc<Desk>>) -> Result<Answer<Diff>, FailureAnswer> {
     let (settings, variant) = (desk.settings.clone(), desk.configuration.variant);
-    let opened = tokio::task::spawn_blocking(move || open_reader(&settings, variant)).await;
+    let open = move || KernelReader::open(&settings, variant);
+    let opened = tokio::task::spawn_blocking(open).await;
     let reader = opened
         .unwrap_or_else(|error| Err(ReadError::new("the kernel", error)))
         .map_err(|error| FailureAnswer::from(ComparisonError::Unreadable(error)))?;
-    let compared = Comparison::new(desk.inquiries.clone(), reader).run().await?;
-    let mut diff = Diff::new(desk.settings.mode.to_string(), compared);
+    let plan = Plan::OfLoop(desk.inquiries.clone());
+    let compared = Comparison::new(plan, reader).run().await?;
     // As it serves: with a mode that was ordered, or that it fell back to.
     let configuration =
         Configuration { settings: desk.settings.clone(), ..desk.configuration.clone() };
     let sysctls = super::blocking(move || sysctls_not_kept(&configuration)).await?;
-    diff.add_sysctls(&sysctls);
-    Ok(Answer::new(diff))
+    Ok(Answer::new(Diff::new(desk.settings.mode.to_string(), compared.with_sysctls(sysctls))))
 }
 
 // === impl Diff ===
@@ -128,58 +126,22 @@ impl Diff {
     /// Returns the answer for a comparison in a mode.
     #[must_use]
     pub fn new(mode: String, compared: Compared) -> Self {
-        let Compared { differences, n_more: omitted, n_waiting, unread, n_more_unread } = compared;
-        let whole = !differences.iter().any(Found::is_lack) && unread.is_empty();
-        let n_drifted = |found: &&Found| found.difference.standing == Standing::Drift;
-        let drifted = differences.iter().filter(n_drifted).count();
-        let pending = differences.iter().filter(|found| found.is_lack()).count() - drifted;
-        Self {
-            mode,
-            whole,
-            drifted,
-            pending,
-            differences: differences.into_iter().map(DiffLine::from).collect(),
-            omitted,
-            waiting: n_waiting,
-            unread,
-            more_unread: n_more_unread,
-            notes: Vec::new(),
-        }
-    }
-
-    /// Adds sysctls that have another value than they should.
-    fn add_sysctls(&mut self, sysctls: &[(Sysctl, Option<String>)]) {
-        self.whole &= sysctls.is_empty();
-        self.drifted += sysctls.len();
-        let lines = describe_sysctls(sysctls);
-        let line = |(operation, described)| DiffLine {
-            state: DifferenceState::Drift,
-            ..DiffLine::new(operation, described, &[])
+        let whole = compared.is_whole();
+        let differences: Vec<DiffLine> = DiffLine::of(&compared).collect();
+        let n_of = |states: &[DifferenceState]| {
+            differences.iter().filter(|line| states.contains(&line.state)).count()
         };
-        self.differences.extend(lines.map(line));
-    }
-
-    /// The answer for a comparison without a running program.
-    #[must_use]
-    pub fn without_program(
-        mode: String,
-        mut differences: Vec<DiffLine>,
-        unread: Vec<String>,
-        notes: Vec<String>,
-    ) -> Self {
-        let whole = differences.is_empty() && unread.is_empty();
-        let omitted = super::cut(&mut differences, MOST_DIFFERENCES);
         Self {
             mode,
             whole,
-            drifted: 0,
-            pending: 0,
+            drifted: n_of(&[DifferenceState::Drift]),
+            pending: n_of(&[DifferenceState::Pending, DifferenceState::Writing]),
             differences,
-            omitted,
-            waiting: 0,
-            unread,
-            more_unread: 0,
-            notes,
+            omitted: compared.n_more,
+            waiting: compared.n_waiting,
+            unread: compared.unread,
+            more_unread: compared.n_more_unread,
+            notes: Vec::new(),
         }
     }
 }
@@ -187,44 +149,43 @@ impl Diff {
 // === impl DiffLine ===
 
 impl DiffLine {
-    /// A difference that this operation ends at the start of a program.
-    #[must_use]
-    pub fn new(operation: String, described: Described, services: &[ServiceName]) -> Self {
-        Self {
-            kind: DifferenceKind::from(described.effect),
-            object: described.object,
-            found: described.found,
-            desired: described.desired,
-            services: services.iter().map(ToString::to_string).collect(),
-            operation,
-            state: DifferenceState::AtStart,
-            reason: None,
-            attempts: None,
-            seconds: None,
-        }
+    /// The differences of a comparison, sysctls last.
+    fn of(compared: &Compared) -> impl Iterator<Item = Self> {
+        let by = if compared.is_at_start { Standing::AtStart } else { Standing::Drift };
+        let sysctls = describe_sysctls(&compared.sysctls)
+            .map(move |(operation, described)| Self::new(operation, &described, &[], &by));
+        let objects = compared.differences.iter().map(|found| {
+            let Found { difference, described, services } = found;
+            Self::new(difference.op.to_string(), described, services, &difference.standing)
+        });
+        objects.chain(sysctls)
     }
-}
 
-impl From<Found> for DiffLine {
-    fn from(found: Found) -> Self {
-        let Found { difference, described, services } = found;
-        let (state, reason, attempts, seconds) = match difference.standing {
+    fn new(
+        operation: String,
+        described: &Described,
+        services: &[ServiceName],
+        standing: &Standing,
+    ) -> Self {
+        let (state, reason, attempts, seconds) = match standing {
             Standing::Drift => (DifferenceState::Drift, None, None, None),
             Standing::BeingWritten => (DifferenceState::Writing, None, None, None),
             Standing::Pending { reason, attempts } => {
-                (DifferenceState::Pending, Some(reason), Some(attempts), None)
+                (DifferenceState::Pending, Some(reason.clone()), Some(*attempts), None)
             }
             Standing::Draining { seconds } => {
-                (DifferenceState::Draining, None, None, Some(seconds))
+                (DifferenceState::Draining, None, None, Some(*seconds))
             }
+            Standing::AtStart => (DifferenceState::AtStart, None, None, None),
         };
+        let Described { effect, object, found, desired } = described.clone();
         Self {
-            kind: DifferenceKind::from(described.effect),
-            object: described.object,
-            found: described.found,
-            desired: described.desired,
+            kind: DifferenceKind::from(effect),
+            object,
+            found,
+            desired,
             services: services.iter().map(ToString::to_string).collect(),
-            operation: difference.op.to_string(),
+            operation,
             state,
             reason,
             attempts,
@@ -260,6 +221,7 @@ impl From<ComparisonError> for FailureAnswer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernel::sysctl::Sysctl;
 
     fn sysctls() -> Vec<(Sysctl, Option<String>)> {
         let sysctl = |path, value: u32| Sysctl::new(path, value, true, "Services need it");
@@ -271,10 +233,9 @@ mod tests {
 
     #[test]
     fn a_sysctl_with_another_value_is_drift() {
-        let mut diff = Diff::new("ipvs".to_owned(), Compared::default());
-        diff.add_sysctls(&[]);
-        assert_eq!((diff.whole, diff.drifted), (true, 0));
-        diff.add_sysctls(&sysctls());
+        let whole = Diff::new("ipvs".to_owned(), Compared::default());
+        assert_eq!((whole.whole, whole.drifted), (true, 0));
+        let diff = Diff::new("ipvs".to_owned(), Compared::default().with_sysctls(sysctls()));
         assert_eq!((diff.whole, diff.drifted, diff.pending), (false, 2, 0));
         let [first, second] = &diff.differences[..] else { panic!("{diff:?}") };
         assert_eq!((first.kind, first.state), (DifferenceKind::Different, DifferenceState::Drift));
@@ -286,13 +247,9 @@ mod tests {
 
     #[test]
     fn without_a_program_a_sysctl_is_set_at_its_start() {
-        let sysctls = sysctls();
-        let lines: Vec<DiffLine> = describe_sysctls(&sysctls)
-            .map(|(operation, described)| DiffLine::new(operation, described, &[]))
-            .collect();
-        let whole = Diff::without_program("ipvs".to_owned(), Vec::new(), Vec::new(), Vec::new());
-        assert!(whole.whole);
-        let diff = Diff::without_program("ipvs".to_owned(), lines, Vec::new(), Vec::new());
+        let at_start = Compared { is_at_start: true, ..Compared::default() };
+        assert!(Diff::new("ipvs".to_owned(), at_start.clone()).whole);
+        let diff = Diff::new("ipvs".to_owned(), at_start.with_sysctls(sysctls()));
         assert_eq!((diff.whole, diff.drifted, diff.differences.len()), (false, 0, 2));
         assert_eq!(diff.differences[0].state, DifferenceState::AtStart);
     }

@@ -4,9 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::Content;
 use super::plan::PlannedOperation;
-
-/// Most operations in an answer.
-const MOST: usize = 10_000;
+use crate::console::comparison::{Compared, Found};
+use crate::console::words::describe_sysctls;
 
 /// Changes of a takeover on this node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -31,11 +30,20 @@ impl Content for Takeover {
 }
 
 impl Takeover {
-    /// A takeover in a mode with these operations.
+    /// The takeover in a mode that ends these differences.
     #[must_use]
-    pub fn new(mode: String, mut operations: Vec<PlannedOperation>, notes: Vec<String>) -> Self {
-        let (whole, omitted) = (operations.is_empty(), operations.len().saturating_sub(MOST));
-        operations.truncate(MOST);
-        Self { mode, whole, operations, omitted, notes }
+    pub fn new(mode: String, mut compared: Compared, mut notes: Vec<String>) -> Self {
+        let failing = compared.unread.iter();
+        notes.extend(failing.map(|error| format!("{error}; a takeover would fail there")));
+        compared.differences.sort_by_key(|found| found.difference.op.phase());
+        // A start sets sysctls first.
+        let sysctls = describe_sysctls(&compared.sysctls)
+            .map(|(operation, described)| PlannedOperation::new(operation, described, &[]));
+        let others = compared.differences.into_iter().map(|found| {
+            let Found { difference, described, services } = found;
+            PlannedOperation::new(difference.op.to_string(), described, &services)
+        });
+        let operations: Vec<PlannedOperation> = sysctls.chain(others).collect();
+        Self { mode, whole: operations.is_empty(), operations, omitted: compared.n_more, notes }
     }
 }

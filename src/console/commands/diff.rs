@@ -101,8 +101,8 @@ fn text(diff: &Diff, all: bool) -> String {
         text += &format!("{}: {unread}\n", bad("not compared"));
     }
     if diff.more_unread > 0 {
-        let servers = counted(diff.more_unread, "more virtual server");
-        text += &format!("{}: {servers}\n", bad("not compared"));
+        let objects = counted(diff.more_unread, "more object");
+        text += &format!("{}: {objects}\n", bad("not compared"));
     }
     if diff.waiting > 0 && !text.is_empty() {
         let (services, verb) =
@@ -227,7 +227,7 @@ mod tests {
              and 4 more differences\n\
              pending, written or retried by kube-ipvs: 1 difference; drift: 1 difference\n\
              not compared: cannot read virtual server TCP 10.96.0.1:443: no\n\
-             not compared: 41 more virtual servers\n\
+             not compared: 41 more objects\n\
              2 Services wait to be planned; the plan is without them\n"
         );
         let json = serde_json::to_value(&diff.differences[1]).unwrap();

@@ -11,6 +11,7 @@ use super::rules::SharedRules;
 use super::sets::{ForeignSets, SharedSets};
 use super::sysctls::Kept;
 use super::{Linux, ReadError, grow};
+use crate::kernel::leftovers;
 use crate::kernel::link::{AddressScope, Links};
 use crate::kernel::route::Routes;
 use crate::kernel::rules::Rules;
@@ -25,6 +26,10 @@ impl Linux {
     /// # Errors
     /// When IPVS or ipset is not there, in the words of the crate concerned.
     pub fn open(rules: HashMap<Family, Rules>, mode: Mode) -> Result<Self, ReadError> {
+        if mode == Mode::Ipvs {
+            ipset::Client::open().map_err(|error| ReadError::new("ipset", error))?;
+            ipvs::Client::open().map_err(|error| ReadError::new("IPVS", error))?;
+        }
         let mut linux = Self::open_to_read(rules, mode)?;
         if let Some(sets) = linux.ipset.as_mut().filter(|_| mode == Mode::Ipvs) {
             let left = grow::remove_leftovers(sets);
@@ -37,10 +42,11 @@ impl Linux {
     }
 
     /// The same without changing anything, and without a warning about the host: for a
-    /// [`KernelReader`](crate::kernel::reader::KernelReader) beside the worker's handles.
+    /// [`KernelReader`](crate::kernel::reader::KernelReader) beside the worker's handles, or where no program
+    /// runs. What the kernel lacks, or has not loaded, has nothing in it.
     ///
     /// # Errors
-    /// As for [`Linux::open`].
+    /// When a part exists and cannot be opened.
     pub fn open_to_read(rules: HashMap<Family, Rules>, mode: Mode) -> Result<Self, ReadError> {
         let cannot = |what: &str| {
             let what = what.to_owned();
@@ -48,13 +54,12 @@ impl Linux {
         };
         let mut links = Links::open().map_err(|error| cannot("network interfaces")(&error))?;
         let (mut ipvs, mut ipset, mut reader) = (None, None, None);
+        // In another mode IPVS mode left the interface, and perhaps more.
+        if mode == Mode::Ipvs || links.find().is_ok_and(|link| link.is_some()) {
+            (ipvs, ipset) = (leftovers::ipvs()?, leftovers::ipset()?);
+        }
         if mode == Mode::Ipvs {
-            reader = Some(ipset::Client::open().map_err(|error| cannot("ipset")(&error))?);
-            ipset = Some(ipset::Client::open().map_err(|error| cannot("ipset")(&error))?);
-            ipvs = Some(ipvs::Client::open().map_err(|error| cannot("IPVS")(&error))?);
-        } else if links.find().is_ok_and(|link| link.is_some()) {
-            // IPVS mode left it, and perhaps more.
-            (ipvs, ipset) = (ipvs::Client::open().ok(), ipset::Client::open().ok());
+            reader = leftovers::ipset()?;
         }
         let foreign_sets = ForeignSets::default();
         Ok(Self {

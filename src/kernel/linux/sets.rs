@@ -6,7 +6,7 @@ use plan::actual::ActualSet;
 use plan::hash::HashMap;
 use plan::sets::SetId;
 
-use super::{ReadError, SetReader, UNUSED, of_other_kind, translate};
+use super::{ReadError, SetReader, of_other_kind, translate};
 
 /// Sets, by a socket of its own; none in a mode without sets.
 #[derive(Debug, Clone)]
@@ -55,7 +55,8 @@ pub(super) fn read(
 ) -> Result<Option<ActualSet>, ReadError> {
     let unread = |reason: &dyn std::fmt::Display| ReadError::new(format!("set {set}"), reason);
     let name = translate::set_name(set).map_err(|error| unread(&error))?;
-    let listed = ipset.ok_or_else(|| unread(&UNUSED))?.list(name);
+    let Some(ipset) = ipset else { return Ok(None) };
+    let listed = ipset.list(name);
     let mut foreign = foreign.lock();
     foreign.remove(&set);
     let found = match listed {

@@ -10,6 +10,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use plan::adoption::Unadopted;
+use plan::comparison::Part;
 use plan::hash::HashMap;
 use plan::mode::Mode;
 use plan::model::Family;
@@ -22,7 +23,7 @@ use super::large_sets::LargeSetRequest;
 use crate::kernel::worker::WorkerGone;
 use crate::kernel::{DriftCheck, KernelRead, processor_time};
 use crate::reconcile::READ_RETRY;
-use crate::reconcile::comparison::AuditedPart;
+use crate::reconcile::comparison::large_set;
 use crate::reconcile::context::Context;
 use crate::reconcile::retry_queue::RetryQueue;
 use crate::reconcile::writer::Writer;
@@ -73,7 +74,7 @@ impl Expected {
 
     /// Returns the parts of the kernel that are not as expected, but for those with a pending retry
     /// that is not due yet.
-    fn suspects(&mut self, cx: &Context, writer: &Writer, found: &DriftCheck) -> Vec<AuditedPart> {
+    fn suspects(&mut self, cx: &Context, writer: &Writer, found: &DriftCheck) -> Vec<Part> {
         let mut suspects = Vec::new();
         if cx.balances_by(Mode::Ipvs) {
             self.suspect_ipvs(cx, writer, found, &mut suspects);
@@ -87,19 +88,19 @@ impl Expected {
         cx: &Context,
         writer: &Writer,
         found: &DriftCheck,
-        suspects: &mut Vec<AuditedPart>,
+        suspects: &mut Vec<Part>,
     ) {
         let now = Instant::now();
         let is_put_off = |subject| writer.retry_queue().is_put_off(&subject, now);
         if !found.link && !is_put_off(Subject::Link) {
-            suspects.push(AuditedPart::Addresses);
+            suspects.push(Part::Addresses);
         }
         let (virtual_servers, pending) = n_pending(writer.retry_queue());
         self.is_number_unknown = found.n_virtual_servers.is_none();
         if let Some(number) = found.n_virtual_servers {
             let n = n_own_virtual_servers(cx, writer) + self.foreign_virtual_servers;
             if !around(n, virtual_servers).contains(&i64::from(number)) {
-                suspects.push(AuditedPart::Frontends);
+                suspects.push(Part::Frontends);
             }
         }
         for set in cx.sets() {
@@ -109,7 +110,7 @@ impl Expected {
             let is_expected = found.set_entries.get(&set).map(|n| around.contains(&i64::from(*n)));
             let is_pending = is_expected.is_none() && is_put_off(Subject::Set(set));
             if is_expected != Some(true) && !is_pending {
-                suspects.push(AuditedPart::Sets([set].into()));
+                suspects.push(Part::Sets([set].into()));
             }
         }
     }
@@ -121,7 +122,7 @@ impl Expected {
         cx: &Context,
         writer: &Writer,
         found: &DriftCheck,
-        suspects: &mut Vec<AuditedPart>,
+        suspects: &mut Vec<Part>,
     ) {
         let now = Instant::now();
         if writer.is_repairing_rules() {
@@ -134,8 +135,8 @@ impl Expected {
             // Chains have other retries than the constant rules.
             let with_chains = cx.leads_by_rules();
             if suspicion.is_due(is_touched && (with_chains || !is_put_off), now) {
-                let rule_set = (!is_put_off).then_some(AuditedPart::RuleSet(*family));
-                let chains = with_chains.then_some(AuditedPart::Chains(*family));
+                let rule_set = (!is_put_off).then_some(Part::RuleSet(*family));
+                let chains = with_chains.then_some(Part::Chains(*family));
                 suspects.extend(rule_set.into_iter().chain(chains));
             }
         }
@@ -146,31 +147,31 @@ impl Expected {
         &mut self,
         cx: &Context,
         writer: &Writer,
-        part: &AuditedPart,
+        part: &Part,
         found: &DriftCheck,
         took: Duration,
     ) {
         match part {
-            AuditedPart::Frontends => {
+            Part::Frontends => {
                 if let Some(number) = found.n_virtual_servers {
                     let own = n_own_virtual_servers(cx, writer);
                     self.foreign_virtual_servers = i64::from(number) - own;
                 }
             }
-            AuditedPart::Sets(sets) => {
+            Part::Sets(sets) => {
                 for (set, number) in
                     sets.iter().filter_map(|set| found.set_entries.get_key_value(set))
                 {
                     self.learn_entries(*set, i64::from(*number) - n_own_entries(cx, *set));
                 }
             }
-            AuditedPart::RuleSet(family) if cx.leads_by_rules() => {
+            Part::RuleSet(family) if cx.leads_by_rules() => {
                 self.suspicions.entry(*family).or_default().took += took;
             }
-            AuditedPart::RuleSet(family) | AuditedPart::Chains(family) => {
+            Part::RuleSet(family) | Part::Chains(family) => {
                 self.rules_were_in_order(*family, took);
             }
-            AuditedPart::Addresses | AuditedPart::VirtualServers(_) => {}
+            Part::Addresses | Part::VirtualServers(_) => {}
         }
     }
 
@@ -185,8 +186,8 @@ impl Expected {
     }
 
     /// Ends the suspicion of a part that another program had changed.
-    pub(super) fn confirm(&mut self, part: &AuditedPart) {
-        if let AuditedPart::RuleSet(family) | AuditedPart::Chains(family) = part {
+    pub(super) fn confirm(&mut self, part: &Part) {
+        if let Part::RuleSet(family) | Part::Chains(family) = part {
             self.suspicions.remove(family);
         }
     }
@@ -245,13 +246,13 @@ impl Auditor {
         self.sysctls.put_back(cx, std::mem::take(&mut found.sysctls)).await?;
         writer.check_schedulers(cx).await?;
         for part in suspects {
-            if let AuditedPart::RuleSet(family) = part
+            if let Part::RuleSet(family) = part
                 && cx.balances_by(Mode::Ipvs)
             {
                 writer.begin_rule_repair(cx, family);
                 continue;
             }
-            if let Some(set) = part.large_set(cx.planner.desired()) {
+            if let Some(set) = large_set(&part, cx.planner.desired()) {
                 let n_entries = found.set_entries.get(&set).map(|n| i64::from(*n));
                 let n_foreign = n_entries.map(|n| n - n_own_entries(cx, set));
                 if self.large_sets.begin(cx, writer, LargeSetRequest { set, n_foreign }) {

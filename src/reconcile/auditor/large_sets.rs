@@ -5,13 +5,14 @@
 
 use std::collections::VecDeque;
 
+use plan::comparison::Part;
 use plan::hash::HashMap;
 use plan::sets::SetId;
 use tokio::time::Instant;
 
 use super::Auditor;
 use crate::kernel::worker::{SetReading, SetReadingUnderWay, WorkerGone};
-use crate::reconcile::comparison::{AuditedPart, compare_earlier};
+use crate::reconcile::comparison::compare_earlier;
 use crate::reconcile::context::Context;
 use crate::reconcile::writer::Writer;
 
@@ -136,7 +137,7 @@ impl Auditor {
         let Some(LargeSetRead { request, n_writes, reading }) = self.large_sets.read.take() else {
             return Ok(());
         };
-        let part = AuditedPart::Sets([request.set].into());
+        let part = Part::Sets([request.set].into());
         let started = Instant::now();
         let compared = compare_earlier(cx, writer, request.set, reading.found, n_writes).await?;
         if let Some(compared) = self.note(cx, writer, &part, compared) {

@@ -4,11 +4,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use plan::comparison::Part;
 use plan::kernel_objects::Frontend;
 use tokio::time::Instant;
 
 use super::schedule::SECOND;
-use crate::reconcile::comparison::AuditedPart;
 
 /// Shortest duration of a pass that is not at full speed, as a multiple of its cost: it takes less than
 /// one percent of a processor.
@@ -24,7 +24,7 @@ pub(super) struct AuditPass {
     pub(super) begins: Instant,
     pub(super) cost: Duration,
     /// Parts that are still to be compared.
-    parts: VecDeque<AuditedPart>,
+    parts: VecDeque<Part>,
     frontends: Vec<Frontend>,
     /// Work of the whole pass, counted in virtual servers; then the work done, and what may be by
     /// now.
@@ -40,7 +40,7 @@ pub(super) struct AuditPass {
 
 impl AuditPass {
     pub(super) fn new(
-        parts: VecDeque<AuditedPart>,
+        parts: VecDeque<Part>,
         frontends: Vec<Frontend>,
         is_full_speed: bool,
         begins: Instant,
@@ -89,7 +89,7 @@ impl AuditPass {
         }
     }
 
-    pub(super) fn take(&mut self, chunk: usize) -> Option<AuditedPart> {
+    pub(super) fn take(&mut self, chunk: usize) -> Option<Part> {
         if let Some(part) = self.parts.pop_front() {
             self.done += WEIGHT_OF_PART;
             return Some(part);
@@ -97,6 +97,6 @@ impl AuditPass {
         let rest = self.frontends.len().saturating_sub(chunk);
         let chunk: Arc<[Frontend]> = self.frontends.drain(rest..).collect();
         self.done += chunk.len();
-        (!chunk.is_empty()).then_some(AuditedPart::VirtualServers(chunk))
+        (!chunk.is_empty()).then_some(Part::VirtualServers(chunk))
     }
 }

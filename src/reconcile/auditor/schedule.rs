@@ -3,12 +3,12 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use plan::comparison::Part;
 use plan::kernel_objects::Frontend;
 use tokio::time::Instant;
 
 use super::pass::AuditPass;
 use crate::reconcile::READ_RETRY;
-use crate::reconcile::comparison::AuditedPart;
 use crate::reconcile::observer::Pass;
 
 /// Time from one drift check to the next.
@@ -47,9 +47,9 @@ pub(super) struct Schedule {
     /// End of the pause after readings that failed, or after passes that found drift again and again.
     paused: Instant,
     /// Parts to compare before any other.
-    suspects: VecDeque<AuditedPart>,
+    suspects: VecDeque<Part>,
     /// Parts that could not be read, each with the time of its next try.
-    unread: Vec<(Instant, AuditedPart)>,
+    unread: Vec<(Instant, Part)>,
     /// Number of readings in a row that failed.
     n_failures: u32,
     pass: Option<AuditPass>,
@@ -102,7 +102,7 @@ impl Schedule {
     }
 
     /// Has a part compared before any other, unless it could not be read a moment ago.
-    pub(super) fn suspect(&mut self, part: AuditedPart) {
+    pub(super) fn suspect(&mut self, part: Part) {
         if !self.suspects.contains(&part) && !self.is_unread(&part) {
             self.suspects.push_back(part);
         }
@@ -110,12 +110,12 @@ impl Schedule {
 
     /// True if a part has a time of its own: it could not be read, or those of its virtual servers
     /// that are wrong are compared already.
-    pub(super) fn is_scheduled(&self, part: &AuditedPart) -> bool {
-        let is_listed = *part == AuditedPart::Frontends && !self.suspects.is_empty();
+    pub(super) fn is_scheduled(&self, part: &Part) -> bool {
+        let is_listed = *part == Part::Frontends && !self.suspects.is_empty();
         is_listed || self.is_unread(part)
     }
 
-    fn is_unread(&self, part: &AuditedPart) -> bool {
+    fn is_unread(&self, part: &Part) -> bool {
         self.unread.iter().any(|(_, unread)| unread == part)
     }
 
@@ -168,12 +168,12 @@ impl Schedule {
     }
 
     /// Takes the part to compare now.
-    pub(super) fn next_part(&mut self, now: Instant) -> Option<AuditedPart> {
+    pub(super) fn next_part(&mut self, now: Instant) -> Option<Part> {
         if let Some(part) = self.suspects.pop_front() {
             return Some(part);
         }
         // Two that stay unreadable must not take turns while all others wait.
-        let is_due = |(due, _): &(Instant, AuditedPart)| *due <= now && self.n_failures == 0;
+        let is_due = |(due, _): &(Instant, Part)| *due <= now && self.n_failures == 0;
         if let Some(due) = self.unread.iter().position(is_due) {
             return Some(self.unread.swap_remove(due).1);
         }
@@ -185,9 +185,9 @@ impl Schedule {
     /// Notes that a part could not be read. It is retried by itself, and the others go on without it;
     /// but where one after the other cannot be read, all of them wait. Rules are read by programs,
     /// and say nothing of the others.
-    pub(super) fn failed(&mut self, part: AuditedPart, now: Instant) {
+    pub(super) fn failed(&mut self, part: Part, now: Instant) {
         self.n_failures = self.n_failures.saturating_add(1);
-        let is_by_program = matches!(part, AuditedPart::RuleSet(_) | AuditedPart::Chains(_));
+        let is_by_program = matches!(part, Part::RuleSet(_) | Part::Chains(_));
         if self.n_failures >= FAILURES_IN_A_ROW && !is_by_program {
             self.pause(now + READ_RETRY);
         }
@@ -209,9 +209,9 @@ impl Schedule {
     }
 
     /// Notes the time that comparing a part took.
-    pub(super) fn compared(&mut self, part: &AuditedPart, took: Duration) {
+    pub(super) fn compared(&mut self, part: &Part, took: Duration) {
         self.succeeded();
-        if let AuditedPart::VirtualServers(frontends) = part {
+        if let Part::VirtualServers(frontends) = part {
             let fits = (frontends.len() as u128 * CHUNK_TIME.as_nanos())
                 .checked_div(took.as_nanos())
                 .and_then(|fits| usize::try_from(fits).ok())
@@ -240,7 +240,7 @@ impl Schedule {
     /// Begins a pass, unless there is one.
     pub(super) fn begin_pass(
         &mut self,
-        start: impl FnOnce() -> (VecDeque<AuditedPart>, Vec<Frontend>),
+        start: impl FnOnce() -> (VecDeque<Part>, Vec<Frontend>),
         now: Instant,
     ) {
         let is_full_speed = self.is_full_speed;
@@ -294,7 +294,7 @@ mod tests {
         let period = Duration::from_secs(30);
         let second = |number| {
             let now = from + number * SECOND;
-            schedule.begin_pass(|| ([AuditedPart::Addresses].into(), frontends(6_000)), now);
+            schedule.begin_pass(|| ([Part::Addresses].into(), frontends(6_000)), now);
             assert!(schedule.begin_drift_check(period, now));
             let parts = std::iter::from_fn(|| {
                 let part = schedule.next_part(now)?;
@@ -336,7 +336,7 @@ mod tests {
             for _ in 0..times {
                 let frontends = frontends(u16::try_from(it.chunk).unwrap());
                 let took = cost * u32::try_from(frontends.len()).unwrap();
-                it.compared(&AuditedPart::VirtualServers(frontends.into()), took);
+                it.compared(&Part::VirtualServers(frontends.into()), took);
             }
             it.chunk
         };
@@ -357,7 +357,7 @@ mod tests {
         let mut passes = Vec::new();
         // What is found is the first part of the first pass; a read takes a millisecond.
         for read in 0.. {
-            it.begin_pass(|| ([AuditedPart::Addresses].into(), frontends(600)), now);
+            it.begin_pass(|| ([Part::Addresses].into(), frontends(600)), now);
             if read == 0 {
                 assert!(!it.go_full_speed(now));
             }
@@ -374,7 +374,7 @@ mod tests {
             }
         }
         assert_eq!(passes.len(), 3, "{passes:?}");
-        it.begin_pass(|| ([AuditedPart::Addresses].into(), frontends(600)), now);
+        it.begin_pass(|| ([Part::Addresses].into(), frontends(600)), now);
         assert_eq!(it.next_part(now), None);
     }
 

@@ -5,6 +5,7 @@
 //! are written.
 
 use plan::chains::{ActualChains, ChainId, ChainName, ChainOp, ChainSubject, RuleDigest};
+use plan::comparison::Part;
 use plan::hash::HashSet;
 use plan::model::Family;
 use plan::op::{Op, Phase, Subject};
@@ -18,7 +19,6 @@ use super::{Basis, Writer};
 use crate::kernel::worker::WorkerGone;
 use crate::kernel::{Refusal, RefusalClass};
 use crate::reconcile::READ_RETRY;
-use crate::reconcile::comparison::AuditedPart;
 use crate::reconcile::context::Context;
 use crate::reconcile::observer::{RoundKind, RuleCount};
 use crate::reconcile::retry_queue::{Pending, RetryQueue};
@@ -252,7 +252,7 @@ impl Writer {
         if self.retry_queue.is_empty() {
             return;
         }
-        let part = AuditedPart::Chains(family);
+        let part = Part::Chains(family);
         let wrong: HashSet<Subject> = ops.iter().map(Op::subject).collect();
         let rules: HashSet<ChainSubject> = found
             .shared

@@ -1,5 +1,6 @@
 //! Repairs: what other programs changed is reported, and put back.
 
+use plan::comparison::Part;
 use plan::hash::HashSet;
 use plan::op::{Op, Subject};
 use tokio::time::Instant;
@@ -7,7 +8,6 @@ use tracing::warn;
 
 use super::{Basis, Writer, is_explained};
 use crate::kernel::worker::WorkerGone;
-use crate::reconcile::comparison::AuditedPart;
 use crate::reconcile::context::Context;
 
 impl Writer {
@@ -18,7 +18,7 @@ impl Writer {
         &mut self,
         cx: &mut Context,
         ops: Vec<Op>,
-        compared: Option<&AuditedPart>,
+        compared: Option<&Part>,
     ) -> Result<bool, WorkerGone> {
         if let Some(part) = compared {
             self.resolve_part(cx, part, &ops, None);
@@ -45,7 +45,7 @@ impl Writer {
     pub(in crate::reconcile) fn resolve_part(
         &mut self,
         cx: &Context,
-        part: &AuditedPart,
+        part: &Part,
         ops: &[Op],
         n_writes: Option<u64>,
     ) {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use plan::chains::ChainSubject;
+use plan::comparison::Part;
 use plan::kernel_objects::Frontend;
 use plan::mode::Mode;
 use plan::model::Family;
@@ -17,7 +18,7 @@ use super::{Basis, Writer, chains};
 use crate::kernel::RefusalClass;
 use crate::kernel::worker::WorkerGone;
 use crate::reconcile::READ_RETRY;
-use crate::reconcile::comparison::{AuditedPart, LARGEST_CHUNK, compare};
+use crate::reconcile::comparison::{LARGEST_CHUNK, compare};
 use crate::reconcile::context::Context;
 use crate::reconcile::observer::RoundKind;
 use crate::reconcile::retry_queue::RetryQueue;
@@ -41,7 +42,7 @@ impl Writer {
         }
         let mut ops = Vec::new();
         let mut frontends = Vec::new();
-        let mut compared: Vec<AuditedPart> = Vec::new();
+        let mut compared: Vec<Part> = Vec::new();
         for subject in &due {
             if let Some(part) = rests_on(&cx.planner, &self.retry_queue, subject)
                 && !compared.contains(&part)
@@ -76,10 +77,10 @@ impl Writer {
     async fn retry_part(
         &mut self,
         cx: &mut Context,
-        part: &AuditedPart,
+        part: &Part,
         due: &[Subject],
     ) -> Result<(), WorkerGone> {
-        if let AuditedPart::RuleSet(family) = part
+        if let Part::RuleSet(family) = part
             && cx.balances_by(Mode::Ipvs)
         {
             self.begin_rule_repair(cx, *family);
@@ -196,24 +197,24 @@ impl Writer {
 /// Returns the part of the kernel that is to be compared because of a pending retry: if the subject
 /// is one that others rest on, or if the refusal makes no sense unless something that it rests on is
 /// gone.
-fn rests_on(planner: &Planner, retry_queue: &RetryQueue, subject: &Subject) -> Option<AuditedPart> {
+fn rests_on(planner: &Planner, retry_queue: &RetryQueue, subject: &Subject) -> Option<Part> {
     let class = retry_queue.get(subject).map(|pending| pending.refusal.class);
     let conflict = class == Some(RefusalClass::Conflict);
     // A set that is full has entries that we do not know of, or is smaller than we know.
     let full = class == Some(RefusalClass::SetFull);
     match subject {
-        Subject::Link => Some(AuditedPart::Addresses),
-        Subject::Address(_) | Subject::Route(_) if conflict => Some(AuditedPart::Addresses),
-        Subject::Set(set) => Some(AuditedPart::Sets([*set].into())),
-        Subject::Entry(set, _) if conflict || full => Some(AuditedPart::Sets([*set].into())),
-        Subject::RuleSet(family) => Some(AuditedPart::RuleSet(*family)),
+        Subject::Link => Some(Part::Addresses),
+        Subject::Address(_) | Subject::Route(_) if conflict => Some(Part::Addresses),
+        Subject::Set(set) => Some(Part::Sets([*set].into())),
+        Subject::Entry(set, _) if conflict || full => Some(Part::Sets([*set].into())),
+        Subject::RuleSet(family) => Some(Part::RuleSet(*family)),
         Subject::Chain(chain) => {
             let pending = retry_queue.get(subject)?;
             let whole = Subject::Chain(ChainSubject::Chain(chain.chain()));
             let is_unknown = conflict
                 || *subject != whole && retry_queue.contains(&whole)
                 || chains::is_state_unknown(planner, pending, chain);
-            is_unknown.then_some(AuditedPart::Chains(chain.chain().family))
+            is_unknown.then_some(Part::Chains(chain.chain().family))
         }
         Subject::Entry(..)
         | Subject::Address(_)

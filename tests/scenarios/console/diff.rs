@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use kube_ipvs::console::answers::diff::{Diff, DifferenceKind, DifferenceState};
-use kube_ipvs::console::comparison::{Compared, Comparison, ComparisonError};
+use kube_ipvs::console::comparison::{Compared, Comparison, ComparisonError, Plan};
 use kube_ipvs::kernel::RefusalClass;
 use kube_ipvs::kernel::reader::KernelReader;
 use kube_ipvs::reconcile::Pace;
 use kube_ipvs::reconcile::differences::Standing;
 use plan::actual::{Actual, ActualRealServer, ActualVirtualServer};
+use plan::comparison::Reading;
 use plan::kernel_objects::{Entry, Frontend};
 use plan::mode::Mode;
 use plan::model::{Family, Protocol};
@@ -18,10 +19,14 @@ use plan::sets::{SetId, SetKind};
 use crate::closing::without_closings;
 use crate::world::{World, frontend, node_port_service, settings_in, slice, tcp, udp};
 
+fn comparison(world: &World, reader: KernelReader) -> Comparison {
+    Comparison::new(Plan::OfLoop(world.inquiries.clone()), reader)
+}
+
 /// Compares by a reader of the kernel as it is now.
 async fn compare(world: &World) -> Compared {
     let reader = KernelReader::new(world.fake.copy());
-    Comparison::new(world.inquiries.clone(), reader).run().await.unwrap()
+    comparison(world, reader).run().await.unwrap()
 }
 
 fn diff(compared: Compared) -> Diff {
@@ -275,8 +280,9 @@ async fn what_was_written_after_the_kernel_had_been_read_is_no_drift() {
     damaged[1].1 = None;
     let compared = world.inquiries.ask(move |view| {
         let compare = |view: &kube_ipvs::reconcile::inquiry::View<'_>| {
-            let differences = view.compare_virtual_servers(&damaged);
-            differences.into_iter().map(|it| (it.service, it.standing)).collect::<Vec<_>>()
+            let readings = damaged.iter().cloned().map(|(at, it)| Reading::VirtualServer(at, it));
+            let differences = readings.flat_map(|reading| view.compare(&reading));
+            differences.map(|it| (it.service, it.standing)).collect::<Vec<_>>()
         };
         (compare(&view.read_at(began)), compare(view))
     });
@@ -336,7 +342,7 @@ async fn what_drains_is_said_and_no_difference() {
 async fn before_the_takeover_there_is_nothing_to_compare_with() {
     let world = World::new();
     let reader = KernelReader::new(world.fake.copy());
-    let compared = Comparison::new(world.inquiries.clone(), reader).run().await;
+    let compared = comparison(&world, reader).run().await;
     assert_eq!(compared, Err(ComparisonError::NotInSync));
 }
 
@@ -345,10 +351,14 @@ async fn a_kernel_that_cannot_be_read_is_no_whole_one() {
     let world = World::in_sync(&[tcp(1, &[1])]).await;
     let copy = world.fake.copy();
     copy.spoil(frontend(1, Protocol::Tcp));
-    let comparison = Comparison::new(world.inquiries.clone(), KernelReader::new(copy.clone()));
-    let diff = diff(comparison.run().await.unwrap());
-    assert!(!diff.whole && diff.unread.len() == 1, "{diff:?}");
+    let comparison = comparison(&world, KernelReader::new(copy.clone()));
+    let with_one_unread = diff(comparison.run().await.unwrap());
+    assert!(!with_one_unread.whole && with_one_unread.unread.len() == 1, "{with_one_unread:?}");
+    // A part that cannot be read keeps no other from being compared.
     copy.fail_readings(1);
+    let with_two = diff(comparison.run().await.unwrap());
+    assert!(!with_two.whole && with_two.unread.len() == 2, "{with_two:?}");
+    copy.fail_readings(usize::MAX);
     let compared = comparison.run().await;
     assert!(matches!(compared, Err(ComparisonError::Unreadable(_))), "{compared:?}");
 }

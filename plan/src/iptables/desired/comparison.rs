@@ -64,11 +64,6 @@ impl DesiredChains {
         ops
     }
 
-    /// The Services with chains or rules, in no order.
-    pub(crate) fn services(&self) -> impl Iterator<Item = &ServiceName> {
-        self.services.keys()
-    }
-
     /// Returns the operations that remove chains of service ports and endpoints that no Service asks
     /// for.
     pub(crate) fn excess<'a>(&self, found: impl Iterator<Item = &'a ChainId>) -> Vec<ChainOp> {

@@ -1,9 +1,11 @@
 //! In iptables mode, too, large Services are planned in parts, and others go between.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::*;
-use crate::chains::{ActualChains, ChainName, ChainOp};
+use crate::chains::{ChainName, ChainOp};
+use crate::comparison::{ChainScope, Reading};
 use crate::fixtures::number;
 use crate::model::SlicePort;
 
@@ -80,7 +82,7 @@ fn rules(op: &Op) -> Vec<&str> {
 
 /// All that a planner wants of a kernel that has nothing.
 fn wanted(planner: &Planner) -> Vec<Op> {
-    planner.compare_chains(Family::V4, &ActualChains::default())
+    planner.compare(&Reading::Chains(Family::V4, Arc::default(), ChainScope::All))
 }
 
 #[test]
