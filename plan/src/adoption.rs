@@ -16,6 +16,7 @@ use crate::ipvs::ownership::Ownership;
 use crate::kernel_objects::{Entry, Frontend, VirtualServer};
 use crate::model::Family;
 use crate::op::{Op, Subject};
+use crate::routes::{self, RouteOp};
 use crate::sets::{SetId, SetKind};
 use crate::settings::Settings;
 
@@ -215,8 +216,8 @@ impl Unadopted {
         }
         let mut ops: Vec<Op> = ours.into_iter().map(Op::UnbindAddress).collect();
         if is_last {
-            for op in diff::routes(&self.beside.routes, settings) {
-                if let Op::RemoveRoute(network) = &op {
+            for op in routes::compare(&self.beside.routes, settings) {
+                if let Op::Route(RouteOp::Remove(network)) = &op {
                     self.beside.routes.remove(network);
                     ops.push(op);
                 }

@@ -13,6 +13,7 @@ use crate::kernel_objects::Frontend;
 use crate::model::{Family, ServiceName};
 use crate::op::{Op, Subject};
 use crate::planner::Planner;
+use crate::routes::{self, RouteOp};
 use crate::sets::SetId;
 use crate::settings::Settings;
 
@@ -135,10 +136,10 @@ impl Planner {
     fn compare_addresses(&self, found: &Addresses) -> Vec<Op> {
         let settings = self.settings();
         let mut ops = diff::addresses(self.desired(), &found.bound, settings);
-        ops.extend(diff::routes(&found.routes, settings));
+        ops.extend(routes::compare(&found.routes, settings));
         let incomplete = found.incomplete_routes.iter().copied();
         let is_desired = |it: &_| settings.routes(Family::of_net(it)).contains(it);
-        ops.extend(incomplete.filter(is_desired).map(Op::AddRoute));
+        ops.extend(incomplete.filter(is_desired).map(Op::add_route));
         if !found.link {
             ops.push(Op::CreateLink);
         }
@@ -172,8 +173,9 @@ impl Planner {
 /// and are to be removed with them.
 #[must_use]
 pub fn marker_removals<'a>(ops: impl IntoIterator<Item = &'a Op>) -> Arc<[Op]> {
-    let removes_marker =
-        |op: &&Op| matches!(op, Op::UnbindAddress(_) | Op::RemoveRoute(_) | Op::RemoveEntry(..));
+    let removes_marker = |op: &&Op| {
+        matches!(op, Op::UnbindAddress(_) | Op::Route(RouteOp::Remove(_)) | Op::RemoveEntry(..))
+    };
     ops.into_iter().filter(removes_marker).cloned().collect()
 }
 
@@ -183,7 +185,7 @@ fn unmarked_by(ops: &[Op]) -> Actual {
     for op in ops {
         match op {
             Op::UnbindAddress(address) => drop(unmarked.addresses.insert(*address)),
-            Op::RemoveRoute(route) => drop(unmarked.routes.insert(*route)),
+            Op::Route(RouteOp::Remove(route)) => drop(unmarked.routes.insert(*route)),
             Op::RemoveEntry(set, entry) => {
                 unmarked.sets.entry(*set).or_default().entries.insert(*entry);
             }

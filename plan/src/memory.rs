@@ -16,6 +16,7 @@ use crate::kernel_objects::{Deadline, Entry, Frontend, RealServer, VirtualServer
 use crate::mode::Mode;
 use crate::model::Family;
 use crate::op::Op;
+use crate::routes::{LocalRoute, RouteOp};
 use crate::rule_set::Table;
 use crate::sets::SetId;
 
@@ -183,13 +184,15 @@ impl MemoryKernel {
             Op::RemoveRealServer(frontend, socket) => self.remove_real_server(frontend, socket),
             Op::BindAddress(address) => self.bind(*address),
             Op::UnbindAddress(address) => self.unbind(*address),
-            Op::AddRoute(network) => self.add_route(*network),
+            Op::Route(RouteOp::Add(LocalRoute { network, source: None })) => {
+                self.add_route(*network)
+            }
             // It takes the place of another one.
-            Op::AddRouteFrom(network, _) => {
-                self.state.routes.insert(*network);
+            Op::Route(RouteOp::Add(route)) => {
+                self.state.routes.insert(route.network);
                 Ok(())
             }
-            Op::RemoveRoute(network) => {
+            Op::Route(RouteOp::Remove(network)) => {
                 refuse_if(!self.state.routes.remove(network), MemoryRefusal::NoRoute)
             }
             Op::Chain(op) => chains::apply(&mut self.state.chains, op),

@@ -9,6 +9,7 @@ use crate::capacity::SetSize;
 use crate::chains::{ChainOp, ChainSubject};
 use crate::kernel_objects::{Deadline, Entry, Frontend, RealServer, VirtualServer};
 use crate::model::Family;
+use crate::routes::{LocalRoute, RouteOp};
 use crate::sets::SetId;
 
 /// A change to the kernel.
@@ -25,11 +26,8 @@ pub enum Op {
     GrowSet(SetId, SetSize),
     /// Write a family's constant rules, all of them.
     WriteRuleSet(Family),
-    /// Make all addresses of a network local, whether they are bound or not.
-    AddRoute(IpNet),
-    /// Make all addresses of a network local, and this one the source of the node's own connections to
-    /// them.
-    AddRouteFrom(IpNet, IpAddr),
+    /// Change a local route.
+    Route(RouteOp),
     /// Put an entry into a set.
     AddEntry(SetId, Entry),
     /// Make a virtual server.
@@ -44,8 +42,6 @@ pub enum Op {
     BindAddress(IpAddr),
     /// Take an address off the dummy interface.
     UnbindAddress(IpAddr),
-    /// Take away the local route of a network.
-    RemoveRoute(IpNet),
     /// Give a real server no new connections, and note until when those that it has may go on.
     DrainRealServer(Frontend, SocketAddr, Deadline),
     /// Remove a virtual server as soon as its real servers are gone. A Service still owns it, and
@@ -82,6 +78,25 @@ pub enum Subject {
     Chain(ChainSubject),
 }
 
+/// A kind of kernel object. Operations on neighbours of one kind are carried out together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum PartKind {
+    /// The dummy interface.
+    Link,
+    /// The addresses on it.
+    Addresses,
+    /// Local routes.
+    Routes,
+    /// Sets and their entries.
+    Sets,
+    /// Virtual servers and their real servers.
+    VirtualServers,
+    /// The constant rules.
+    Rules,
+    /// Chains of Services.
+    Chains,
+}
+
 /// Place of an operation in the order: the smaller first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Phase(u8);
@@ -89,6 +104,18 @@ pub struct Phase(u8);
 // === impl Op ===
 
 impl Op {
+    /// Make the addresses of a network local by a route.
+    #[must_use]
+    pub const fn add_route(network: IpNet) -> Self {
+        Self::Route(RouteOp::Add(LocalRoute::to(network)))
+    }
+
+    /// Take away the local route of a network.
+    #[must_use]
+    pub const fn remove_route(network: IpNet) -> Self {
+        Self::Route(RouteOp::Remove(network))
+    }
+
     /// Returns the subject of the operation.
     #[must_use]
     pub fn subject(&self) -> Subject {
@@ -108,11 +135,15 @@ impl Op {
             | Self::DrainRealServer(frontend, ..)
             | Self::RemoveRealServer(frontend, _) => Subject::VirtualServer(*frontend),
             Self::BindAddress(address) | Self::UnbindAddress(address) => Subject::Address(*address),
-            Self::AddRoute(network)
-            | Self::AddRouteFrom(network, _)
-            | Self::RemoveRoute(network) => Subject::Route(*network),
+            Self::Route(op) => Subject::Route(op.network()),
             Self::Chain(op) => Subject::Chain(op.subject()),
         }
+    }
+
+    /// Returns the kind of its subject.
+    #[must_use]
+    pub fn kind(&self) -> PartKind {
+        self.subject().kind()
     }
 
     /// Returns the set that it is on, if it is on one.
@@ -132,7 +163,10 @@ impl Op {
     pub const fn is_prerequisite(&self) -> bool {
         matches!(
             self,
-            Self::CreateLink | Self::CreateSet(..) | Self::WriteRuleSet(_) | Self::AddRoute(_)
+            Self::CreateLink
+                | Self::CreateSet(..)
+                | Self::WriteRuleSet(_)
+                | Self::Route(RouteOp::Add(_))
         )
     }
 
@@ -157,7 +191,7 @@ impl Op {
             Self::CreateLink => 0,
             Self::CreateSet(..) => 1,
             Self::WriteRuleSet(_) => 2,
-            Self::GrowSet(..) | Self::AddRoute(_) | Self::AddRouteFrom(..) => 3,
+            Self::GrowSet(..) | Self::Route(RouteOp::Add(_)) => 3,
             // It leads elsewhere: only when what it leads to is complete.
             Self::AddEntry(set, _) if set.kind.leads_to_short_circuits() => 8,
             Self::RemoveEntry(set, _) if set.kind.leads_to_short_circuits() => 9,
@@ -168,7 +202,7 @@ impl Op {
             Self::RemoveEntry(set, _) if set.kind.spares_masquerading() => 5,
             Self::AddRealServer(..) | Self::ChangeRealServer(..) => 6,
             Self::BindAddress(_) => 7,
-            Self::UnbindAddress(_) | Self::RemoveRoute(_) => 10,
+            Self::UnbindAddress(_) | Self::Route(RouteOp::Remove(_)) => 10,
             Self::DrainRealServer(..) | Self::RemoveRealServer(..) => 11,
             Self::RemoveVirtualServerWhenDrained(_) | Self::RemoveVirtualServer(_) => 12,
             Self::RemoveEntry(..) => 13,
@@ -180,6 +214,20 @@ impl Op {
 // === impl Subject ===
 
 impl Subject {
+    /// Returns its kind.
+    #[must_use]
+    pub const fn kind(&self) -> PartKind {
+        match self {
+            Self::Link => PartKind::Link,
+            Self::Address(_) => PartKind::Addresses,
+            Self::Route(_) => PartKind::Routes,
+            Self::Set(_) | Self::Entry(..) => PartKind::Sets,
+            Self::VirtualServer(_) => PartKind::VirtualServers,
+            Self::RuleSet(_) => PartKind::Rules,
+            Self::Chain(_) => PartKind::Chains,
+        }
+    }
+
     /// Returns its family; none: both depend on it.
     #[must_use]
     pub fn family(&self) -> Option<Family> {
@@ -242,11 +290,7 @@ impl fmt::Display for Op {
             Self::UnbindAddress(address) => {
                 write!(f, "remove address {address} from {}", crate::kernel_objects::LINK)
             }
-            Self::AddRoute(network) => write!(f, "add local route {network}"),
-            Self::AddRouteFrom(network, source) => {
-                write!(f, "add local route {network} with the source {source}")
-            }
-            Self::RemoveRoute(network) => write!(f, "remove local route {network}"),
+            Self::Route(op) => op.fmt(f),
             Self::Chain(op) => op.fmt(f),
         }
     }

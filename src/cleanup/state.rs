@@ -9,6 +9,7 @@ use plan::hash::HashSet;
 use plan::kernel_objects::{Entry, Frontend};
 use plan::op::Op;
 use plan::planner::Planner;
+use plan::routes::RouteOp;
 use plan::sets::SetId;
 use plan::settings::Settings;
 
@@ -86,7 +87,7 @@ pub(super) fn removal(found: &FoundLeftovers, chosen: &Settings) -> StateRemoval
         match op {
             Op::RemoveVirtualServer(frontend) => removal.virtual_servers.push(frontend),
             Op::UnbindAddress(address) => addresses.push(address),
-            Op::RemoveRoute(network) => removal.routes.push(network),
+            Op::Route(RouteOp::Remove(network)) => removal.routes.push(network),
             Op::RemoveEntry(set, entry) if !removal.sets.contains(&set) => {
                 removal.entries.push((set, entry));
             }

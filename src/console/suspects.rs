@@ -122,12 +122,9 @@ pub fn parts_of<'a>(repairs: impl IntoIterator<Item = &'a Op>) -> Vec<Part> {
                 Part::Sets
             }
             Op::WriteRuleSet(_) | Op::Chain(_) => Part::Rules,
-            Op::CreateLink
-            | Op::AddRoute(_)
-            | Op::AddRouteFrom(..)
-            | Op::RemoveRoute(_)
-            | Op::BindAddress(_)
-            | Op::UnbindAddress(_) => Part::Addresses,
+            Op::CreateLink | Op::Route(_) | Op::BindAddress(_) | Op::UnbindAddress(_) => {
+                Part::Addresses
+            }
             Op::CreateVirtualServer(..)
             | Op::ChangeVirtualServer(..)
             | Op::RemoveVirtualServer(_)

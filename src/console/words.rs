@@ -8,6 +8,7 @@ use plan::comparison::Reading;
 use plan::hash::HashMap;
 use plan::kernel_objects::{Frontend, LINK, VirtualServer};
 use plan::op::{Op, Subject};
+use plan::routes::RouteOp;
 use plan::virtual_server::DesiredFrontend;
 use serde::{Deserialize, Serialize};
 
@@ -109,13 +110,14 @@ pub fn describe(op: &Op, beside: &Beside<'_>) -> Described {
             let found = (!beside.rules.is_empty()).then(|| beside.rules.to_owned());
             (Effect::Change, subject, found, Some("all of the constant rules".to_owned()))
         }
-        Op::AddRouteFrom(_, source) => {
-            (Effect::Add, subject, None, Some(format!("with the source {source}")))
+        Op::Route(RouteOp::Add(route)) => {
+            let desired = route.attributes().unwrap_or_else(|| THERE.to_owned());
+            (Effect::Add, subject, None, Some(desired))
         }
-        Op::AddRoute(_) | Op::AddEntry(..) => (Effect::Add, subject, None, Some(THERE.to_owned())),
+        Op::AddEntry(..) => (Effect::Add, subject, None, Some(THERE.to_owned())),
         Op::BindAddress(_) => (Effect::Add, on_link(&subject), None, Some(THERE.to_owned())),
         Op::UnbindAddress(_) => (Effect::Remove, on_link(&subject), Some(THERE.to_owned()), None),
-        Op::RemoveRoute(_) | Op::RemoveEntry(..) => {
+        Op::Route(RouteOp::Remove(_)) | Op::RemoveEntry(..) => {
             (Effect::Remove, subject, Some(THERE.to_owned()), None)
         }
         Op::CreateVirtualServer(_, server) => {

@@ -19,17 +19,18 @@ use plan::kernel_objects::Frontend;
 use plan::memory::MemoryKernel;
 use plan::model::Family;
 use plan::op::Op;
+use plan::routes::RouteOp;
 use plan::rule_set::RuleSet;
 use plan::scheduler::SchedulerName;
 use plan::sets::SetId;
 
 use super::sysctl::{Sysctl, SysctlChange, SysctlError};
 use super::{
-    DriftCheck, FlowRemover, Kernel, Listing, OpenConnections, ReadError, Refusal, RefusalClass,
-    RuleRepairer, RuleSetReading, SetReader, VirtualServerReading,
+    DriftCheck, FlowRemover, Kernel, KernelRead, Listing, OpenConnections, ReadError, Refusal,
+    RefusalClass, RuleRepairer, RuleSetReading, SetReader, VirtualServerReading,
 };
 use interference::Interference;
-pub use interference::{FakeAnswer, KernelCall, ReadCall};
+pub use interference::{FakeAnswer, KernelCall};
 use rules::FakeRules;
 
 /// A fake kernel. Clones share one state, so a test can look at it and change it while the
@@ -239,7 +240,7 @@ impl Kernel for Fake {
         let differs = |(sysctl, found): &&(Sysctl, String)| sysctl.value != *found;
         let sysctls = state.sysctls.iter().filter(differs).map(|(it, _)| it.clone()).collect();
         let touched = state.touched.clone();
-        let actual = state.readable(ReadCall::DriftCheck)?;
+        let actual = state.readable(KernelRead::DriftCheck)?;
         let sets = actual.sets.iter();
         Ok(DriftCheck {
             link: actual.link,
@@ -254,7 +255,7 @@ impl Kernel for Fake {
     fn list_virtual_servers(&mut self) -> Result<Listing, ReadError> {
         let mut state = self.state();
         state.looks.frontends += 1;
-        let actual = state.readable(ReadCall::Frontends)?;
+        let actual = state.readable(KernelRead::Frontends)?;
         let listed = |(frontend, there): (&Frontend, &ActualVirtualServer)| ListedVirtualServer {
             frontend: *frontend,
             server: there.server.clone(),
@@ -272,7 +273,7 @@ impl Kernel for Fake {
         let mut state = self.state();
         state.looks.virtual_servers += frontends.len();
         let spoiled = state.spoiled.clone();
-        let actual = state.readable(ReadCall::VirtualServers)?;
+        let actual = state.readable(KernelRead::VirtualServers)?;
         let found = |frontend: &Frontend| {
             if spoiled.contains(frontend) {
                 return Err(ReadError::new(format!("virtual server {frontend}"), "injected"));
@@ -308,13 +309,13 @@ impl Kernel for Fake {
         if state.foreign_sets.contains(&set) {
             return Err(ReadError::foreign(format!("set {set}"), "of another type"));
         }
-        Ok(state.readable(ReadCall::Set)?.sets.get(&set).cloned())
+        Ok(state.readable(KernelRead::Set)?.sets.get(&set).cloned())
     }
 
     fn read_addresses(&mut self) -> Result<Addresses, ReadError> {
         let mut state = self.state();
         state.looks.addresses += 1;
-        let actual = state.readable(ReadCall::Addresses)?;
+        let actual = state.readable(KernelRead::Addresses)?;
         Ok(Addresses {
             link: actual.link,
             bound: actual.addresses.clone(),
@@ -328,7 +329,7 @@ impl Kernel for Fake {
         let mut state = self.state();
         state.looks.rule_sets += 1;
         let is_led_by_rules = state.memory.is_led_by_rules(family);
-        let is_complete = state.readable(ReadCall::RuleSet(family))?.rule_sets.contains(&family);
+        let is_complete = state.readable(KernelRead::RuleSet(family))?.rule_sets.contains(&family);
         // Where chains count, only reading them tells how they are now.
         if is_complete && !state.memory.mode().leads_by_rules() {
             state.touched.remove(&family);
@@ -341,7 +342,7 @@ impl Kernel for Fake {
         state.looks.chains += 1;
         let mode = state.memory.mode();
         let found =
-            ActualChains::of(mode, family, &state.readable(ReadCall::Chains(family))?.chains);
+            ActualChains::of(mode, family, &state.readable(KernelRead::Chains(family))?.chains);
         state.touched.remove(&family);
         Ok(found)
     }
@@ -410,7 +411,7 @@ impl Kernel for Fake {
 }
 
 impl FakeState {
-    fn readable(&mut self, what: ReadCall) -> Result<Cow<'_, Actual>, ReadError> {
+    fn readable(&mut self, what: KernelRead) -> Result<Cow<'_, Actual>, ReadError> {
         let unreadable = || ReadError::new(format!("{what:?}"), "injected");
         if let Some(left) = self.unreadable.checked_sub(1) {
             self.unreadable = left;
@@ -468,7 +469,7 @@ impl FakeState {
                 | (Op::RemoveEntry(..), Memory::NoEntry)
                 | (Op::BindAddress(_), Memory::AddressExists)
                 | (Op::UnbindAddress(_), Memory::NoAddress)
-                | (Op::RemoveRoute(_), Memory::NoRoute)
+                | (Op::Route(RouteOp::Remove(_)), Memory::NoRoute)
                 | (Op::Chain(ChainOp::Delete(..)), Memory::NoRule)
                 | (Op::Chain(ChainOp::Remove(_)), Memory::NoChain)
                 | (Op::RemoveVirtualServer(_), Memory::NoVirtualServer)

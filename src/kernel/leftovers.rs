@@ -10,6 +10,7 @@ use plan::actual::{Actual, ActualSet, ActualVirtualServer};
 use plan::hash::{HashMap, HashSet};
 use plan::kernel_objects::{Entry, Frontend};
 use plan::model::Protocol;
+use plan::routes::RouteOp;
 use plan::sets::{FORMER, SetId};
 
 use super::link::{AddressBatch, AddressScope, Link, LinkAddress, Links};
@@ -270,7 +271,7 @@ impl Leftovers {
     pub fn remove_routes(&mut self, networks: &[IpNet]) -> Vec<String> {
         let mut batch = RouteBatch::default();
         for network in networks {
-            batch.remove(*network);
+            batch.push(&RouteOp::Remove(*network));
         }
         match self.routes.send(&batch) {
             Ok(results) => networks

@@ -33,7 +33,7 @@ use plan::hash::HashSet;
 use plan::kernel_objects::{Frontend, LINK};
 use plan::mode::Mode;
 use plan::model::Family;
-use plan::op::Op;
+use plan::op::{Op, PartKind};
 use plan::rule_set::RuleSet;
 use plan::scheduler::SchedulerName;
 use plan::sets::SetId;
@@ -90,19 +90,6 @@ pub struct Linux {
     preferred: Vec<IpAddr>,
     kept: Kept,
     bridges: Bridges,
-}
-
-/// Handle that an operation is for. Neighbours for the same one share a send.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Handle {
-    Link,
-    Rules,
-    Sets,
-    Growth,
-    Ipvs,
-    Addresses,
-    Routes,
-    Chains,
 }
 
 // === impl Linux ===
@@ -180,23 +167,28 @@ impl Linux {
         reading(&listed.frontend, found)
     }
 
-    fn apply_part(&mut self, part: Handle, ops: &[Op]) -> Vec<Result<(), Refusal>> {
-        match part {
-            Handle::Link | Handle::Addresses | Handle::Routes if self.ipvs.is_none() => {
+    fn apply_part(&mut self, kind: PartKind, ops: &[Op]) -> Vec<Result<(), Refusal>> {
+        match kind {
+            PartKind::Link | PartKind::Addresses | PartKind::Routes if self.ipvs.is_none() => {
                 all_failed(ops, &unused())
             }
-            Handle::Link => ops.iter().map(|_| self.create_link()).collect(),
-            Handle::Rules => {
+            PartKind::Link => ops.iter().map(|_| self.create_link()).collect(),
+            PartKind::Rules => {
                 let mut rules = self.rules.lock();
                 let families = ops.iter().filter_map(|op| op.subject().family());
                 families.map(|family| rules.write_rule_set(family)).collect()
             }
-            Handle::Sets => self.apply_sets(ops),
-            Handle::Growth => ops.iter().map(|op| self.grow_set(op)).collect(),
-            Handle::Ipvs => self.apply_ipvs(ops),
-            Handle::Addresses => self.apply_addresses(ops),
-            Handle::Routes => self.apply_routes(ops),
-            Handle::Chains => self.rules.lock().apply_chains(ops),
+            PartKind::Sets => ops
+                .chunk_by(|one, next| grows(one) == grows(next))
+                .flat_map(|ops| match ops {
+                    [Op::GrowSet(..), ..] => ops.iter().map(|op| self.grow_set(op)).collect(),
+                    ops => self.apply_sets(ops),
+                })
+                .collect(),
+            PartKind::VirtualServers => self.apply_ipvs(ops),
+            PartKind::Addresses => self.apply_addresses(ops),
+            PartKind::Routes => self.apply_routes(ops),
+            PartKind::Chains => self.rules.lock().apply_chains(ops),
         }
     }
 
@@ -350,8 +342,8 @@ impl Kernel for Linux {
     }
 
     fn apply(&mut self, ops: &[Op]) -> Vec<Result<(), Refusal>> {
-        ops.chunk_by(|one, next| part(one) == part(next))
-            .flat_map(|ops| ops.first().map_or_else(Vec::new, |op| self.apply_part(part(op), ops)))
+        ops.chunk_by(|one, next| one.kind() == next.kind())
+            .flat_map(|ops| ops.first().map_or_else(Vec::new, |op| self.apply_part(op.kind(), ops)))
             .collect()
     }
 
@@ -408,24 +400,9 @@ fn of_other_kind(set: SetId, found: &ipset::Identity) -> String {
     )
 }
 
-const fn part(op: &Op) -> Handle {
-    match op {
-        Op::CreateLink => Handle::Link,
-        Op::WriteRuleSet(_) => Handle::Rules,
-        Op::GrowSet(..) => Handle::Growth,
-        Op::CreateSet(..) | Op::AddEntry(..) | Op::RemoveEntry(..) => Handle::Sets,
-        Op::CreateVirtualServer(..)
-        | Op::ChangeVirtualServer(..)
-        | Op::RemoveVirtualServer(_)
-        | Op::RemoveVirtualServerWhenDrained(_)
-        | Op::AddRealServer(..)
-        | Op::ChangeRealServer(..)
-        | Op::DrainRealServer(..)
-        | Op::RemoveRealServer(..) => Handle::Ipvs,
-        Op::BindAddress(_) | Op::UnbindAddress(_) => Handle::Addresses,
-        Op::AddRoute(_) | Op::AddRouteFrom(..) | Op::RemoveRoute(_) => Handle::Routes,
-        Op::Chain(_) => Handle::Chains,
-    }
+/// A set grows by requests of its own.
+const fn grows(op: &Op) -> bool {
+    matches!(op, Op::GrowSet(..))
 }
 
 fn is(error: &netlink::Error, errno: rustix::io::Errno) -> bool {

@@ -49,7 +49,7 @@ pub(crate) mod way;
 pub mod worker;
 
 pub(crate) use stopwatch::processor_time;
-pub use stopwatch::{KernelRead, Stopwatch, WrittenPart};
+pub use stopwatch::{KernelRead, Stopwatch};
 use sysctl::{Sysctl, SysctlChange, SysctlError};
 pub use traffic::{CurrentConnections, TrafficCounters};
 

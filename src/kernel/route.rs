@@ -17,6 +17,7 @@ use ipnet::IpNet;
 use netlink::{Batch, DecodeError, Error, Protocol, Socket, attributes};
 use plan::hash::HashSet;
 use plan::model::Family;
+use plan::routes::RouteOp;
 use rustix::io::Errno;
 use tracing::warn;
 
@@ -173,33 +174,15 @@ impl Routes {
 // === impl RouteBatch ===
 
 impl RouteBatch {
-    /// Adds a route, or takes over any program's route to the same network.
-    pub(crate) fn add(&mut self, network: IpNet) {
-        self.push(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE, network, Some(LOOPBACK), None);
-    }
-
-    /// Adds a route with the source that the node's own connections to its addresses have, or takes
-    /// over any program's route to the same network.
-    pub(crate) fn add_from(&mut self, network: IpNet, source: IpAddr) {
-        let flags = NLM_F_CREATE | NLM_F_REPLACE;
-        self.push(RTM_NEWROUTE, flags, network, Some(LOOPBACK), Some(source));
-    }
-
-    /// Removes a route of ours, on whichever interface.
-    pub(crate) fn remove(&mut self, network: IpNet) {
-        self.push(RTM_DELROUTE, 0, network, None, None);
-    }
-
-    fn push(
-        &mut self,
-        request: u16,
-        flags: u16,
-        network: IpNet,
-        interface: Option<u32>,
-        source: Option<IpAddr>,
-    ) {
+    /// A removal is of a route of ours, on whichever interface.
+    pub(crate) fn push(&mut self, op: &RouteOp) {
+        let network = op.network();
+        let (request, flags, added) = match op {
+            RouteOp::Add(route) => (RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE, Some(route)),
+            RouteOp::Remove(_) => (RTM_DELROUTE, 0, None),
+        };
         let family = number(Family::of_net(&network));
-        self.networks.push((network, request == RTM_NEWROUTE));
+        self.networks.push((network, added.is_some()));
         self.batch.push(request, flags, |message| {
             message.body().extend_from_slice(&[
                 family,
@@ -214,11 +197,11 @@ impl RouteBatch {
             message.body().extend_from_slice(&[0; HEADER - 8]);
             let mut attributes = message.attributes();
             attributes.address(RTA_DST, network.network());
-            if let Some(interface) = interface {
-                attributes.u32(RTA_OIF, interface);
-            }
-            if let Some(source) = source {
-                attributes.address(RTA_PREFSRC, source);
+            if let Some(route) = added {
+                attributes.u32(RTA_OIF, LOOPBACK);
+                if let Some(source) = route.source {
+                    attributes.address(RTA_PREFSRC, source);
+                }
             }
         });
     }
@@ -281,13 +264,16 @@ fn decode_route(body: &[u8]) -> Result<Option<IpNet>, DecodeError> {
 
 #[cfg(test)]
 mod tests {
+    use plan::routes::LocalRoute;
+
     use super::*;
 
     #[test]
     fn a_route_request_is_what_the_header_file_says() {
         let mut batch = RouteBatch::default();
-        batch.add("10.96.0.0/12".parse().unwrap());
-        batch.remove("10.96.0.0/12".parse().unwrap());
+        let network = "10.96.0.0/12".parse().unwrap();
+        batch.push(&RouteOp::Add(LocalRoute::to(network)));
+        batch.push(&RouteOp::Remove(network));
         assert_eq!(
             batch.batch.body(0).unwrap(),
             [
@@ -297,7 +283,9 @@ mod tests {
             ]
         );
         assert_eq!(batch.batch.body(1).unwrap().len(), HEADER + 8, "on whichever interface");
-        batch.add_from("10.96.0.10/32".parse().unwrap(), [192, 168, 0, 11].into());
+        let network = "10.96.0.10/32".parse().unwrap();
+        let source = Some([192, 168, 0, 11].into());
+        batch.push(&RouteOp::Add(LocalRoute { network, source }));
         assert_eq!(
             batch.batch.body(2).unwrap(),
             [
@@ -314,7 +302,7 @@ mod tests {
         for network in ["10.96.0.0/12", "fd00:96::/108"].map(|text| text.parse::<IpNet>().unwrap())
         {
             let mut batch = RouteBatch::default();
-            batch.add(network);
+            batch.push(&RouteOp::Add(LocalRoute::to(network)));
             let written = batch.batch.body(0).unwrap().to_vec();
             assert_eq!(decode_route(&written).unwrap(), Some(network));
             // Of another table, by another protocol, of another type.

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use plan::op::{Op, Subject};
+use plan::model::Family;
+use plan::op::PartKind;
 use rustix::time::{ClockId, clock_gettime};
 
 /// Part of the kernel's state that is read at once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum KernelRead {
     /// The signs that something was changed.
     DriftCheck,
@@ -20,29 +21,10 @@ pub enum KernelRead {
     Set,
     /// The addresses of all interfaces.
     Addresses,
-    /// A family's rules.
-    Rules,
-    /// A family's chains of iptables mode.
-    Chains,
-}
-
-/// Part of the kernel that an operation is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum WrittenPart {
-    /// The dummy interface.
-    Link,
-    /// Sets and their entries.
-    Sets,
-    /// The rules.
-    Rules,
-    /// Virtual servers and their real servers.
-    VirtualServers,
-    /// The addresses on the dummy interface.
-    Addresses,
-    /// Local routes.
-    Routes,
-    /// Chains of iptables mode.
-    Chains,
+    /// A family's constant rules.
+    RuleSet(Family),
+    /// A family's chains of Services.
+    Chains(Family),
 }
 
 /// Receiver of durations. The kernel's thread and repairs call it, so it must not block.
@@ -51,35 +33,35 @@ pub trait Stopwatch: Send + Sync {
     fn read(&self, what: KernelRead, took: Duration);
 
     /// Takes the duration of operations on one part that were carried out together, or refused.
-    fn wrote(&self, part: WrittenPart, took: Duration);
+    fn wrote(&self, part: PartKind, took: Duration);
 }
 
 /// Drops the durations.
 impl Stopwatch for () {
     fn read(&self, _: KernelRead, _: Duration) {}
 
-    fn wrote(&self, _: WrittenPart, _: Duration) {}
+    fn wrote(&self, _: PartKind, _: Duration) {}
+}
+
+// === impl KernelRead ===
+
+impl KernelRead {
+    /// Everything that is read.
+    pub const ALL: [Self; 10] = [
+        Self::DriftCheck,
+        Self::Frontends,
+        Self::VirtualServers,
+        Self::Connections,
+        Self::Set,
+        Self::Addresses,
+        Self::RuleSet(Family::V4),
+        Self::RuleSet(Family::V6),
+        Self::Chains(Family::V4),
+        Self::Chains(Family::V6),
+    ];
 }
 
 /// Returns the processor time that the calling thread has had so far.
 pub(crate) fn processor_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
-}
-
-// === impl WrittenPart ===
-
-impl WrittenPart {
-    /// The part that an operation is for.
-    #[must_use]
-    pub fn of(op: &Op) -> Self {
-        match op.subject() {
-            Subject::Link => Self::Link,
-            Subject::Set(_) | Subject::Entry(..) => Self::Sets,
-            Subject::RuleSet(_) => Self::Rules,
-            Subject::VirtualServer(_) => Self::VirtualServers,
-            Subject::Address(_) => Self::Addresses,
-            Subject::Route(_) => Self::Routes,
-            Subject::Chain(_) => Self::Chains,
-        }
-    }
 }

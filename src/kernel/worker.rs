@@ -18,14 +18,13 @@ use std::{fmt, thread};
 use plan::actual::ActualSet;
 use plan::flows::FlowTargets;
 use plan::model::Family;
-use plan::op::Op;
+use plan::op::{Op, PartKind};
 use plan::sets::SetId;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use super::{
     FlowRemover, Kernel, KernelRead, ReadError, Refusal, RuleRepairer, SetReader, Stopwatch,
-    WrittenPart,
 };
 
 /// The event loop's end: sends work to the worker and waits for the answers.
@@ -155,11 +154,11 @@ impl KernelHandle {
         tokio::task::spawn_blocking(move || {
             let started = Instant::now();
             let read = repairer.read_rule_set(family);
-            stopwatch.read(KernelRead::Rules, started.elapsed());
+            stopwatch.read(KernelRead::RuleSet(family), started.elapsed());
             let written = (!read?.is_complete).then(|| {
                 let started = Instant::now();
                 let written = repairer.write_rule_set(family);
-                stopwatch.wrote(WrittenPart::Rules, started.elapsed());
+                stopwatch.wrote(PartKind::Rules, started.elapsed());
                 written
             });
             drop(repairer);
@@ -240,11 +239,11 @@ impl KernelHandle {
         self.run(move |kernel, stopwatch| {
             let mut results = Vec::with_capacity(ops.len());
             // Neighbours for the same part go together, as they go to the kernel.
-            for part in ops.chunk_by(|one, next| WrittenPart::of(one) == WrittenPart::of(next)) {
+            for part in ops.chunk_by(|one, next| one.kind() == next.kind()) {
                 let started = Instant::now();
                 results.extend(kernel.apply(part));
                 if let Some(op) = part.first() {
-                    stopwatch.wrote(WrittenPart::of(op), started.elapsed());
+                    stopwatch.wrote(op.kind(), started.elapsed());
                 }
             }
             (ops, results)
@@ -289,7 +288,7 @@ mod tests {
             self.0.lock().unwrap().push(format!("{what:?}"));
         }
 
-        fn wrote(&self, part: WrittenPart, _: Duration) {
+        fn wrote(&self, part: PartKind, _: Duration) {
             self.0.lock().unwrap().push(format!("{part:?}"));
         }
     }
@@ -319,15 +318,16 @@ mod tests {
         assert_eq!(kernel.begin_reading(set).await.unwrap().found, Ok(None));
         let found = kernel.read(KernelRead::Addresses, |kernel| kernel.read_addresses()).await;
         assert_eq!(found.unwrap().bound.len(), 2);
-        let found = kernel.read(KernelRead::Rules, |kernel| kernel.read_rule_set(Family::V4)).await;
+        let read = KernelRead::RuleSet(Family::V4);
+        let found = kernel.read(read, |kernel| kernel.read_rule_set(Family::V4)).await;
         assert_eq!(found, Ok(RuleSetReading::default()));
         let repaired = kernel.repair_rules(Family::V4).await.unwrap().unwrap();
         assert_eq!(repaired.written, Some(Ok(())));
         let again = kernel.repair_rules(Family::V4).await.unwrap().unwrap();
         assert_eq!(again.written, None);
         let reported = reported.0.lock().unwrap();
-        let expected = "Link Addresses Link DriftCheck Frontends VirtualServers Set Set Addresses Rules \
-                        Rules Rules Rules";
+        let expected = "Link Addresses Link DriftCheck Frontends VirtualServers Set Set Addresses \
+                        RuleSet(V4) RuleSet(V4) Rules RuleSet(V4)";
         assert_eq!(reported.join(" "), expected);
     }
 

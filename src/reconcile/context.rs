@@ -199,7 +199,9 @@ impl Context {
         &mut self,
         family: Family,
     ) -> Result<RuleSetReading, ReadFailure> {
-        self.kernel.read(KernelRead::Rules, move |kernel| kernel.read_rule_set(family)).await
+        self.kernel
+            .read(KernelRead::RuleSet(family), move |kernel| kernel.read_rule_set(family))
+            .await
     }
 
     /// Reads a family's chains of Services.
@@ -207,7 +209,8 @@ impl Context {
         &mut self,
         family: Family,
     ) -> Result<ActualChains, ReadFailure> {
-        let read = self.kernel.read(KernelRead::Chains, move |kernel| kernel.read_chains(family));
+        let read =
+            self.kernel.read(KernelRead::Chains(family), move |kernel| kernel.read_chains(family));
         let read = read.await;
         if read.is_ok() {
             self.unread_chains.remove(&family);

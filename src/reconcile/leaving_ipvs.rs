@@ -40,6 +40,7 @@ use plan::mode::Mode;
 use plan::model::{Family, Protocol};
 use plan::op::{Op, Subject};
 use plan::planner::Planner;
+use plan::routes::{LocalRoute, RouteOp};
 use plan::sets::{SetId, SetKind};
 use plan::settings::Settings;
 use tokio::time::Instant;
@@ -288,11 +289,14 @@ async fn replace_addresses(
     bound.sort_unstable_by(|one, other| other.cmp(one));
     let is_bound: HashSet<IpNet> = bound.iter().copied().map(IpNet::from).collect();
     let networks = routes.into_iter().chain(bound.into_iter().map(IpNet::from));
-    let ops = networks.map(|network| Op::AddRouteFrom(network, source)).collect();
+    let source = Some(source);
+    let route = |network| Op::Route(RouteOp::Add(LocalRoute { network, source }));
+    let ops = networks.map(route).collect();
     let (ops, results) = cx.kernel.apply(ops).await?;
     let (mut replaced, mut refused, mut lacks_network) = (Vec::new(), None, false);
     for (op, result) in ops.into_iter().zip(results) {
-        let Op::AddRouteFrom(network, _) = op else { continue };
+        let Op::Route(route) = &op else { continue };
+        let network = route.network();
         match result {
             Ok(()) if is_bound.contains(&network) => {
                 replaced.push(Op::UnbindAddress(network.addr()));

@@ -10,6 +10,7 @@ use plan::hash::HashSet;
 use plan::kernel_objects::{Entry, Frontend};
 use plan::model::{Family, Protocol};
 use plan::op::{Op, Subject};
+use plan::routes::RouteOp;
 use tokio::time::Instant;
 
 use super::agenda::Agenda;
@@ -224,7 +225,7 @@ impl RetryQueue {
         if let Some(frontend) = unserved(&pending.op) {
             self.unserved.insert((frontend, subject));
         }
-        if let Op::RemoveRoute(network) = pending.op {
+        if let Op::Route(RouteOp::Remove(network)) = pending.op {
             self.removed_routes.insert(network);
         }
         if let Some(family) = withheld(&pending.op, pending.refusal.class) {
@@ -241,7 +242,7 @@ impl RetryQueue {
         if let Some(frontend) = unserved(&pending.op) {
             self.unserved.remove(&(frontend, *subject));
         }
-        if let Op::RemoveRoute(network) = pending.op {
+        if let Op::Route(RouteOp::Remove(network)) = pending.op {
             self.removed_routes.remove(&network);
         }
         let class = pending.refusal.class;

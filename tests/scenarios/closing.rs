@@ -4,8 +4,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::num::NonZeroU16;
 use std::sync::{Arc, Mutex};
 
-use kube_ipvs::kernel::RefusalClass;
-use kube_ipvs::kernel::fake::{Fake, FakeAnswer, KernelCall, ReadCall};
+use kube_ipvs::kernel::fake::{Fake, FakeAnswer, KernelCall};
+use kube_ipvs::kernel::{KernelRead, RefusalClass};
 use kube_ipvs::reconcile::Pace;
 use plan::actual::Actual;
 use plan::event::Event;
@@ -388,7 +388,7 @@ async fn a_port_that_a_former_process_left_is_closed_until_the_filter_does_not_k
     type Fault = fn(KernelCall<'_>) -> bool;
     let faults: [Fault; 3] = [
         |_| false,
-        |call| matches!(call, KernelCall::Read(ReadCall::VirtualServers)),
+        |call| matches!(call, KernelCall::Read(KernelRead::VirtualServers)),
         |call| match call {
             KernelCall::Writing(Op::RemoveEntry(set, _)) => set.kind.admits(),
             _ => false,

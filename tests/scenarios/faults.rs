@@ -13,11 +13,11 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use kube_ipvs::kernel::RefusalClass;
-use kube_ipvs::kernel::fake::ReadCall;
+use kube_ipvs::kernel::{KernelRead, RefusalClass};
 use plan::chains::ChainOp;
 use plan::mode::Mode;
 use plan::op::Op;
+use plan::routes::RouteOp;
 
 use fault::{Case, Fault, Seen};
 use life::Life;
@@ -119,8 +119,8 @@ fn the_life_has_every_kind_of_operation_and_ends_as_desired() {
     assert!(has(|op| matches!(op, Op::RemoveRealServer(..))));
     assert!(has(|op| matches!(op, Op::BindAddress(_))));
     assert!(has(|op| matches!(op, Op::UnbindAddress(_))));
-    assert!(has(|op| matches!(op, Op::AddRoute(_))));
-    assert!(has(|op| matches!(op, Op::RemoveRoute(_))));
+    assert!(has(|op| matches!(op, Op::Route(RouteOp::Add(_)))));
+    assert!(has(|op| matches!(op, Op::Route(RouteOp::Remove(_)))));
     assert!(seen.flows > 0);
     eprintln!("{} operations, readings: {:?}", seen.writings.len(), seen.readings);
 }
@@ -192,7 +192,7 @@ fn every_reading_fails_or_misses_something() {
 
 fn every_reading_of(mode: Mode) {
     let seen = live_without_fault(mode);
-    let cases = ReadCall::ALL.into_iter().enumerate().flat_map(|(kind, reading)| {
+    let cases = KernelRead::ALL.into_iter().enumerate().flat_map(|(kind, reading)| {
         let end = seen.readings.get(&reading).copied().unwrap_or(0);
         let faults = [(Fault::Unread(reading), 1), (Fault::Unread(reading), 5)];
         let misses = Fault::can_miss(reading).then_some((Fault::Missed(reading), 1));

@@ -1,7 +1,7 @@
 //! Sets of another program that have our names and other types.
 
-use kube_ipvs::kernel::RefusalClass;
-use kube_ipvs::kernel::fake::{Fake, FakeAnswer, KernelCall, ReadCall};
+use kube_ipvs::kernel::fake::{Fake, FakeAnswer, KernelCall};
+use kube_ipvs::kernel::{KernelRead, RefusalClass};
 use kube_ipvs::reconcile::Pace;
 use plan::actual::Actual;
 use plan::mode::Mode;
@@ -112,7 +112,7 @@ async fn leaving_ipvs_ends_beside_such_a_set_and_not_because_of_one_that_is_unre
                     n_unread.get_or_insert(40);
                 }
                 match (call, &mut n_unread) {
-                    (KernelCall::Read(ReadCall::Set), Some(left)) if *left > 0 => {
+                    (KernelCall::Read(KernelRead::Set), Some(left)) if *left > 0 => {
                         *left -= 1;
                         FakeAnswer::refused(RefusalClass::Other)
                     }

@@ -4,8 +4,8 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use ipnet::{IpNet, Ipv4Net};
-use kube_ipvs::kernel::RefusalClass;
-use kube_ipvs::kernel::fake::{FakeAnswer, KernelCall, ReadCall};
+use kube_ipvs::kernel::fake::{FakeAnswer, KernelCall};
+use kube_ipvs::kernel::{KernelRead, RefusalClass};
 use plan::actual::Actual;
 use plan::event::Event;
 use plan::kernel_objects::{Entry, Frontend};
@@ -165,7 +165,7 @@ async fn a_reading_that_fails_is_reported_and_made_again() {
     let mut world = in_sync().await;
     world.compared().await;
     world.fake.interfere(|request, _| match request {
-        KernelCall::Read(ReadCall::Set) => FakeAnswer::refused(RefusalClass::Exhausted),
+        KernelCall::Read(KernelRead::Set) => FakeAnswer::refused(RefusalClass::Exhausted),
         _ => FakeAnswer::Honest,
     });
     world.fake.disturb(|actual| remove_some(actual, 3));

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use kube_ipvs::kernel::RefusalClass;
-use kube_ipvs::kernel::fake::{Fake, FakeAnswer, KernelCall, ReadCall};
+use kube_ipvs::kernel::fake::{Fake, FakeAnswer, KernelCall};
+use kube_ipvs::kernel::{KernelRead, RefusalClass};
 use kube_ipvs::reconcile::Pace;
 use plan::actual::Actual;
 use plan::chains::{ChainId, SharedChain};
@@ -292,7 +292,7 @@ async fn rules_that_cannot_be_read_may_lead_connections() {
     let fake = led_by_rules().await;
     let mut is_read = false;
     fake.interfere(move |call, _| match call {
-        KernelCall::Read(ReadCall::RuleSet(_)) if !is_read => {
+        KernelCall::Read(KernelRead::RuleSet(_)) if !is_read => {
             is_read = true;
             FakeAnswer::refused(RefusalClass::Other)
         }

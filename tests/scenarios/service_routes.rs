@@ -16,6 +16,7 @@ use plan::event::Event;
 use plan::kernel_objects::Entry;
 use plan::model::{EndpointSlice, Family, Protocol, Service};
 use plan::op::Op;
+use plan::routes::RouteOp;
 use plan::sets::{SetId, SetKind};
 use plan::settings::Settings;
 use tokio::time::Instant;
@@ -54,7 +55,7 @@ fn wrong_with(op: &Op, actual: &Actual) -> Option<String> {
         Op::RemoveEntry(set, Entry::Address(address)) if set.kind == SetKind::IpvsAddresses => {
             served().any(|it| it == *address) && !is_routed(address)
         }
-        Op::RemoveRoute(network) => {
+        Op::Route(RouteOp::Remove(network)) => {
             let others = || actual.routes.iter().filter(|net| *net != network);
             served().filter(|it| network.contains(it)).any(|it| {
                 let is_bound = actual.addresses.contains(&it) && filtered(&it);
@@ -139,7 +140,7 @@ async fn addresses_become_a_route_and_back_while_other_changes_are_written() {
 async fn no_address_goes_before_its_route_is_there_and_no_route_before_all_addresses_are() {
     let mut world = World::in_sync(&many()).await;
     let all = usize::from(N_SERVICES);
-    let wrong = watch(&world.fake, |op| matches!(op, Op::AddRoute(_)));
+    let wrong = watch(&world.fake, |op| matches!(op, Op::Route(RouteOp::Add(_))));
     world.order_routes(Family::V4, &[ROUTE]).await;
     world.until("refused", |status, _| status.failures >= 3).await;
     world.compared().await;

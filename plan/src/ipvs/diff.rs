@@ -3,8 +3,6 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use ipnet::IpNet;
-
 use crate::actual::{Actual, ActualSet, ActualVirtualServer};
 use crate::capacity::SetSize;
 use crate::hash::HashSet;
@@ -13,6 +11,7 @@ use crate::ipvs::ownership::Ownership;
 use crate::kernel_objects::{Entry, Frontend};
 use crate::model::Family;
 use crate::op::Op;
+use crate::routes;
 use crate::sets::SetId;
 use crate::settings::Settings;
 use crate::virtual_server::{self, DesiredFrontend};
@@ -37,7 +36,7 @@ pub fn diff(desired: &Desired, actual: &Actual, settings: &Settings) -> Vec<Op> 
     let each = frontends.into_iter();
     ops.extend(each.flat_map(|it| repair(desired, it, actual.virtual_servers.get(it))));
     ops.extend(addresses(desired, &actual.addresses, settings));
-    let routes = routes(&actual.routes, settings);
+    let routes = routes::compare(&actual.routes, settings);
     ops.extend(routes.into_iter().filter(|op| !op.is_prerequisite()));
     ops.sort_by_key(Op::phase);
     ops
@@ -64,7 +63,7 @@ pub fn prerequisites(
             ops.push(Op::WriteRuleSet(*family));
         }
     }
-    ops.extend(routes(&actual.routes, settings).into_iter().filter(Op::is_prerequisite));
+    ops.extend(routes::compare(&actual.routes, settings).into_iter().filter(Op::is_prerequisite));
     ops.sort_by_key(Op::phase);
     ops
 }
@@ -104,24 +103,6 @@ pub fn set(
 pub(crate) fn is_removable(entry: &Entry, desired: &Desired, settings: &Settings) -> bool {
     !entry.address().is_some_and(|address| settings.excludes(address))
         || entry.frontend().is_some_and(|frontend| desired.owner(&frontend).is_some())
-}
-
-/// Returns the operations that turn the local routes that are ours into the desired ones, by
-/// phases.
-#[must_use]
-pub fn routes(found: &HashSet<IpNet>, settings: &Settings) -> Vec<Op> {
-    let mut ops = Vec::new();
-    for family in &settings.families {
-        let desired = settings.routes(*family);
-        let missing = desired.iter().filter(|route| !found.contains(route));
-        ops.extend(missing.copied().map(Op::AddRoute));
-        let of_family = found.iter().filter(|route| Family::of_net(route) == *family);
-        let mut extra: Vec<_> = of_family.filter(|r| !desired.contains(r)).copied().collect();
-        extra.sort_unstable();
-        ops.extend(extra.into_iter().map(Op::RemoveRoute));
-    }
-    ops.sort_by_key(Op::phase);
-    ops
 }
 
 /// Returns the operations that turn the addresses of `kube-ipvs0` into the desired ones, by phases.

@@ -34,8 +34,8 @@ fn what_makes_no_sense_is_refused_with_the_kernels_number() {
         (Op::ChangeRealServer(frontend, real), None, None),
         (Op::BindAddress(address), None, Some(MemoryRefusal::AddressExists)),
         (Op::UnbindAddress(address), None, Some(MemoryRefusal::NoAddress)),
-        (Op::AddRoute(route), None, None),
-        (Op::RemoveRoute(route), None, Some(MemoryRefusal::NoRoute)),
+        (Op::add_route(route), None, None),
+        (Op::remove_route(route), None, Some(MemoryRefusal::NoRoute)),
         (Op::RemoveRealServer(frontend, real.socket()), None, Some(MemoryRefusal::NoRealServer)),
         (Op::ChangeRealServer(frontend, real), Some(MemoryRefusal::NoRealServer), None),
         (Op::RemoveVirtualServer(frontend), None, Some(MemoryRefusal::NoVirtualServer)),
@@ -64,8 +64,8 @@ fn what_makes_no_sense_is_refused_with_the_kernels_number() {
         (Op::RemoveRealServer(frontend, real.socket()), 3),
         (Op::BindAddress(address), 19),
         (Op::UnbindAddress(address), 19),
-        (Op::AddRoute(route), 19),
-        (Op::RemoveRoute(route), 3),
+        (Op::add_route(route), 19),
+        (Op::remove_route(route), 3),
     ] {
         assert_eq!(nothing.apply(&op).map_err(MemoryRefusal::errno), Err(errno), "{op}");
     }

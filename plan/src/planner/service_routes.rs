@@ -10,9 +10,9 @@ use ipnet::IpNet;
 
 use super::Planner;
 use crate::hash::HashSet;
-use crate::ipvs::diff;
 use crate::model::{Family, ServiceName};
 use crate::op::Op;
+use crate::routes::{self, RouteOp};
 
 /// Most Services that one call looks at.
 pub(super) const MOST_LOOKED_AT: usize = 1_024;
@@ -35,7 +35,7 @@ impl Planner {
             networks.retain(is_of_others);
             networks.extend(new);
         }
-        if !diff::routes(&former, &self.settings).is_empty() {
+        if !routes::compare(&former, &self.settings).is_empty() {
             self.former_routes.get_or_insert(former);
             self.store.note_other_rules(family);
         }
@@ -110,10 +110,10 @@ impl Planner {
     pub(super) fn take_changes_of_node(&mut self) -> (BTreeMap<Family, u64>, Vec<Op>) {
         let mut rules = self.store.take_dirty_rules();
         let Some(former) = self.former_routes.take() else { return (rules, Vec::new()) };
-        let ops = diff::routes(&former, &self.settings);
+        let ops = routes::compare(&former, &self.settings);
         for family in Family::BOTH {
             let mut of_family = ops.iter().filter(|op| op.subject().family() == Some(family));
-            let go = |op: &Op| matches!(op, Op::RemoveRoute(_));
+            let go = |op: &Op| matches!(op, Op::Route(RouteOp::Remove(_)));
             if of_family.clone().any(go) && of_family.all(go) && rules.remove(&family).is_some() {
                 self.store.note_other_rules(family);
             }

@@ -18,6 +18,7 @@ use crate::model::{
     Conditions, EndpointSlice, Node, ObjectName, Protocol, Service, ServiceKind, SliceName,
     TrafficPolicy,
 };
+use crate::routes::RouteOp;
 use crate::scheduler::SchedulerName;
 use crate::settings::{LocalDetection, NodePortAddresses};
 
@@ -627,8 +628,11 @@ fn cluster_services() -> [Event; 4] {
 fn inside_a_route_no_address_is_bound() {
     let mut planner = with_routes(&["10.96.0.0/12", "fd00:96::/108"]);
     let before = planner.diff(&Actual { link: true, ..Actual::default() });
-    let routes: Vec<String> =
-        before.iter().filter(|op| matches!(op, Op::AddRoute(_))).map(Op::to_string).collect();
+    let routes: Vec<String> = before
+        .iter()
+        .filter(|op| matches!(op, Op::Route(RouteOp::Add(_))))
+        .map(Op::to_string)
+        .collect();
     assert_eq!(routes, ["add local route 10.96.0.0/12", "add local route fd00:96::/108"]);
     assert!(before.iter().all(Op::is_prerequisite), "without a single Service");
     let ops = ops(&mut planner, cluster_services());
@@ -696,7 +700,7 @@ fn a_virtual_server_inside_a_route_of_ours_is_ours() {
     }
     let removed: Vec<Op> =
         planner.diff(&actual).into_iter().filter(|op| !op.is_prerequisite()).collect();
-    let route = Op::RemoveRoute("10.96.0.0/12".parse().unwrap());
+    let route = Op::remove_route("10.96.0.0/12".parse().unwrap());
     assert_eq!(removed, [route, Op::RemoveVirtualServer(frontend("10.96.0.77"))]);
 }
 

@@ -4,7 +4,7 @@ use plan::kernel_objects::Frontend;
 use plan::model::Protocol;
 
 use super::{Fake, FakeState};
-use crate::kernel::fake::interference::ReadCall;
+use crate::kernel::KernelRead;
 use crate::kernel::{OpenConnections, ReadError};
 
 impl Fake {
@@ -22,7 +22,7 @@ impl FakeState {
     ) -> Result<Option<OpenConnections>, ReadError> {
         self.looks.connections += 1;
         let closed = self.closed.clone();
-        let actual = self.readable(ReadCall::Connections)?;
+        let actual = self.readable(KernelRead::Connections)?;
         let real_servers = actual.virtual_servers.values().flat_map(|it| it.real_servers.values());
         if real_servers.map(|it| it.connections).sum::<u64>() > most {
             return Ok(None);

@@ -4,7 +4,7 @@ use plan::actual::Actual;
 use plan::model::Family;
 use plan::op::Op;
 
-use super::super::{Refusal, RefusalClass};
+use super::super::{KernelRead, Refusal, RefusalClass};
 use super::FakeState;
 
 /// Decides on every request. It may change the kernel's state, as another program would.
@@ -14,32 +14,11 @@ pub(super) type Interference = Box<dyn FnMut(KernelCall<'_>, &mut Actual) -> Fak
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KernelCall<'a> {
     /// To be read.
-    Read(ReadCall),
+    Read(KernelRead),
     /// To be changed.
     Writing(&'a Op),
     /// To forget the stale flows of a family.
     Flows(Family),
-}
-
-/// Part of the state that is read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum ReadCall {
-    /// The signs that cost little.
-    DriftCheck,
-    /// The list of virtual servers.
-    Frontends,
-    /// Some virtual servers.
-    VirtualServers,
-    /// The connections that IPVS leads.
-    Connections,
-    /// A set.
-    Set,
-    /// The addresses.
-    Addresses,
-    /// A family's rules.
-    RuleSet(Family),
-    /// A family's chains of iptables mode.
-    Chains(Family),
 }
 
 /// Answer to a request.
@@ -88,24 +67,6 @@ impl FakeState {
             self.touched.insert(change.chain().family);
         }
     }
-}
-
-// === impl Reading ===
-
-impl ReadCall {
-    /// Everything that can be read.
-    pub const ALL: [Self; 10] = [
-        Self::DriftCheck,
-        Self::Frontends,
-        Self::VirtualServers,
-        Self::Connections,
-        Self::Set,
-        Self::Addresses,
-        Self::RuleSet(Family::V4),
-        Self::RuleSet(Family::V6),
-        Self::Chains(Family::V4),
-        Self::Chains(Family::V6),
-    ];
 }
 
 // === impl FakeAnswer ===

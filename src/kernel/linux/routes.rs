@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use ipnet::IpNet;
 use plan::model::Family;
 use plan::op::Op;
+use plan::routes::RouteOp;
 use rustix::io::Errno;
 
 use super::super::link::{LinkAddress, Links};
@@ -80,14 +81,13 @@ impl Linux {
     pub(super) fn apply_routes(&mut self, ops: &[Op]) -> Vec<Result<(), Refusal>> {
         let mut batch = RouteBatch::default();
         for op in ops {
-            match op {
-                Op::AddRoute(network) => batch.add(*network),
-                Op::AddRouteFrom(network, source) => batch.add_from(*network, *source),
-                Op::RemoveRoute(network) => batch.remove(*network),
-                _ => {}
+            if let Op::Route(op) = op {
+                batch.push(op);
             }
         }
         let sent = self.routes.send(&batch);
-        self.judge(ops, sent, |op| matches!(op, Op::RemoveRoute(_)).then_some(Errno::SRCH))
+        self.judge(ops, sent, |op| {
+            matches!(op, Op::Route(RouteOp::Remove(_))).then_some(Errno::SRCH)
+        })
     }
 }

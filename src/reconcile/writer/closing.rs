@@ -13,6 +13,7 @@ use plan::kernel_objects::{Entry, Frontend};
 use plan::model::Family;
 use plan::op::{Op, Subject};
 use plan::planner::Planner;
+use plan::routes::RouteOp;
 use plan::sets::{SetId, SetKind};
 
 use super::{Basis, Writer};
@@ -218,7 +219,7 @@ pub(super) fn hold_bound(retry_queue: &mut RetryQueue, ops: &mut Vec<Op>) {
 
 /// True if an operation ends that an address, or a network, is local.
 pub(super) fn unbinds(op: &Op) -> bool {
-    matches!(op, Op::UnbindAddress(_) | Op::RemoveRoute(_))
+    matches!(op, Op::UnbindAddress(_) | Op::Route(RouteOp::Remove(_)))
 }
 
 /// Brings the retries forward of what may have waited for a subject, which has just been resolved.

@@ -239,8 +239,8 @@ fn as_desired(planner: &Planner, subject: Subject) -> Option<Op> {
         Subject::Entry(set, entry) => Some(Op::RemoveEntry(set, entry)),
         Subject::Address(address) if desired.has_address(address) => Some(Op::BindAddress(address)),
         Subject::Address(address) => Some(Op::UnbindAddress(address)),
-        Subject::Route(route) if planner.settings().has_route(&route) => Some(Op::AddRoute(route)),
-        Subject::Route(route) => Some(Op::RemoveRoute(route)),
+        Subject::Route(route) if planner.settings().has_route(&route) => Some(Op::add_route(route)),
+        Subject::Route(route) => Some(Op::remove_route(route)),
         Subject::Link
         | Subject::Set(_)
         | Subject::RuleSet(_)

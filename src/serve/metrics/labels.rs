@@ -2,11 +2,11 @@
 //! so that nothing is left out of the list.
 
 use plan::chains::ChainOp;
-use plan::op::Op;
+use plan::op::{Op, PartKind};
+use plan::routes::RouteOp;
 
 use crate::kernel::KernelRead;
 use crate::kernel::RefusalClass;
-use crate::kernel::WrittenPart;
 
 /// Defines a function from a type to its label value, and the list of all label values. A missing
 /// variant is a compile error.
@@ -34,7 +34,7 @@ labels! {
         Op::CreateSet(..) => "create_set",
         Op::WriteRuleSet(_) => "write_rules",
         Op::GrowSet(..) => "grow_set",
-        Op::AddRoute(_) | Op::AddRouteFrom(..) => "add_route",
+        Op::Route(RouteOp::Add(_)) => "add_route",
         Op::AddEntry(..) => "add_entry",
         Op::CreateVirtualServer(..) => "create_virtual_server",
         Op::ChangeVirtualServer(..) => "change_virtual_server",
@@ -42,7 +42,7 @@ labels! {
         Op::ChangeRealServer(..) => "change_real_server",
         Op::BindAddress(_) => "bind_address",
         Op::UnbindAddress(_) => "unbind_address",
-        Op::RemoveRoute(_) => "remove_route",
+        Op::Route(RouteOp::Remove(_)) => "remove_route",
         Op::DrainRealServer(..) => "drain_real_server",
         Op::RemoveVirtualServerWhenDrained(_) => "drain_virtual_server",
         Op::RemoveRealServer(..) => "remove_real_server",
@@ -75,14 +75,14 @@ labels! {
 labels! {
     /// Every value of the label `part`.
     PARTS;
-    part(WrittenPart) {
-        WrittenPart::Link => "interface",
-        WrittenPart::Sets => "sets",
-        WrittenPart::Rules => "rules",
-        WrittenPart::VirtualServers => "virtual_servers",
-        WrittenPart::Addresses => "addresses",
-        WrittenPart::Routes => "routes",
-        WrittenPart::Chains => "chains",
+    part(PartKind) {
+        PartKind::Link => "interface",
+        PartKind::Sets => "sets",
+        PartKind::Rules => "rules",
+        PartKind::VirtualServers => "virtual_servers",
+        PartKind::Addresses => "addresses",
+        PartKind::Routes => "routes",
+        PartKind::Chains => "chains",
     }
 }
 
@@ -96,8 +96,8 @@ labels! {
         KernelRead::Connections => "connections",
         KernelRead::Set => "set",
         KernelRead::Addresses => "addresses",
-        KernelRead::Rules => "rules",
-        KernelRead::Chains => "chains",
+        KernelRead::RuleSet(_) => "rules",
+        KernelRead::Chains(_) => "chains",
     }
 }
 

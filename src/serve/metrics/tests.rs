@@ -1,14 +1,13 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use plan::op::Op;
+use plan::op::{Op, PartKind};
 use plan::rule_set::Table;
 
 use super::*;
 use crate::kernel::KernelRead;
 use crate::kernel::RefusalClass;
 use crate::kernel::Stopwatch as _;
-use crate::kernel::WrittenPart;
 use crate::reconcile::observer::{RoundKind, RuleCount};
 use crate::serve::pages::ServedMode;
 
@@ -144,7 +143,7 @@ fn each_report_is_counted() {
     metrics.own.drifted(&Op::WriteRuleSet(Family::V4));
     let pending = [(RefusalClass::Other, 2), (RefusalClass::NoScheduler, 1)];
     metrics.own.set_pending(pending.into_iter());
-    metrics.own.stages.wrote(WrittenPart::VirtualServers, Duration::from_millis(2));
+    metrics.own.stages.wrote(PartKind::VirtualServers, Duration::from_millis(2));
     metrics.own.stages.read(KernelRead::DriftCheck, Duration::from_millis(1));
     metrics.own.queues.watch(own::LOOP, Box::new(|| 3));
     assert_says(

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 
-use kube_ipvs::kernel::RefusalClass;
-use kube_ipvs::kernel::fake::{Fake, FakeAnswer, KernelCall, ReadCall};
+use kube_ipvs::kernel::fake::{Fake, FakeAnswer, KernelCall};
+use kube_ipvs::kernel::{KernelRead, RefusalClass};
 use plan::actual::{Actual, ActualRealServer, ActualVirtualServer};
 use plan::chains::{ChainId, ChainOp};
 use plan::kernel_objects::{Entry, Frontend};
 use plan::mode::Mode;
 use plan::op::Op;
+use plan::routes::{LocalRoute, RouteOp};
 use plan::sets::SetId;
 
 use crate::short_circuits::misleads;
@@ -35,9 +36,9 @@ pub(super) enum Fault {
     /// From this operation on nothing can be written or read, so many requests long.
     Closed,
     /// A reading of this kind fails.
-    Unread(ReadCall),
+    Unread(KernelRead),
     /// A reading of this kind misses something and says nothing of it.
-    Missed(ReadCall),
+    Missed(KernelRead),
     /// Connection tracking cannot be cleaned.
     FlowsKept,
 }
@@ -59,7 +60,7 @@ pub(super) struct Case {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Seen {
     pub(super) writings: Vec<Op>,
-    pub(super) readings: BTreeMap<ReadCall, usize>,
+    pub(super) readings: BTreeMap<KernelRead, usize>,
     pub(super) flows: usize,
     /// True if the fault has happened.
     pub(super) struck: bool,
@@ -97,8 +98,8 @@ impl Fault {
     }
 
     /// True for listings that the kernel makes in parts without saying that one was disturbed.
-    pub(super) fn can_miss(reading: ReadCall) -> bool {
-        matches!(reading, ReadCall::Frontends | ReadCall::VirtualServers)
+    pub(super) fn can_miss(reading: KernelRead) -> bool {
+        matches!(reading, KernelRead::Frontends | KernelRead::VirtualServers)
     }
 
     /// True if the kernel is not as we left it, or does not look like it.
@@ -241,10 +242,10 @@ fn forestall(op: &Op, actual: &mut Actual) {
         }
         Op::BindAddress(address) => drop(actual.addresses.insert(*address)),
         Op::UnbindAddress(address) => drop(actual.addresses.remove(address)),
-        Op::AddRoute(network) | Op::AddRouteFrom(network, _) => {
+        Op::Route(RouteOp::Add(LocalRoute { network, .. })) => {
             actual.routes.insert(*network);
         }
-        Op::RemoveRoute(network) => drop(actual.routes.remove(network)),
+        Op::Route(RouteOp::Remove(network)) => drop(actual.routes.remove(network)),
         Op::Chain(op) => forestall_chain(op, actual),
     }
 }
@@ -267,11 +268,7 @@ fn undermine(op: &Op, actual: &mut Actual) {
         | Op::RemoveVirtualServerWhenDrained(frontend) => {
             drop(actual.virtual_servers.remove(frontend));
         }
-        Op::BindAddress(_)
-        | Op::UnbindAddress(_)
-        | Op::AddRoute(_)
-        | Op::AddRouteFrom(..)
-        | Op::RemoveRoute(_) => {
+        Op::BindAddress(_) | Op::UnbindAddress(_) | Op::Route(_) => {
             delete_link(actual);
         }
         Op::Chain(_) => {
@@ -309,11 +306,11 @@ fn undo(op: &Op, actual: &mut Actual) {
                 actual.addresses.insert(*address);
             }
         }
-        Op::AddRoute(network) | Op::AddRouteFrom(network, _) => {
+        Op::Route(RouteOp::Add(LocalRoute { network, .. })) => {
             actual.routes.remove(network);
         }
         Op::Chain(op) => undo_chain(op, actual),
-        Op::RemoveRoute(network) => {
+        Op::Route(RouteOp::Remove(network)) => {
             if actual.link {
                 actual.routes.insert(*network);
             }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use kube_ipvs::kernel::fake::{FakeAnswer, KernelCall, ReadCall};
+use kube_ipvs::kernel::KernelRead;
+use kube_ipvs::kernel::fake::{FakeAnswer, KernelCall};
 use kube_ipvs::reconcile::Status;
 use plan::actual::Actual;
 use plan::chains::{ChainId, SharedChain};
@@ -138,7 +139,7 @@ async fn chains_that_were_changed_and_cannot_be_read_are_read_again() {
     let before = world.fake.actual();
     let mut n_failing = 3;
     world.fake.interfere(move |request, _| match request {
-        KernelCall::Read(ReadCall::Chains(_)) if n_failing > 0 => {
+        KernelCall::Read(KernelRead::Chains(_)) if n_failing > 0 => {
             n_failing -= 1;
             FakeAnswer::Lost { carried_out: false }
         }

@@ -8,14 +8,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use kube_ipvs::kernel::RefusalClass;
-use kube_ipvs::kernel::fake::{FakeAnswer, KernelCall, ReadCall};
+use kube_ipvs::kernel::fake::{FakeAnswer, KernelCall};
+use kube_ipvs::kernel::{KernelRead, RefusalClass};
 use kube_ipvs::reconcile::{Pace, Status};
 use plan::actual::Actual;
 use plan::kernel_objects::Frontend;
 use plan::mode::Mode;
 use plan::model::{EndpointSlice, Family, Protocol, Service};
 use plan::op::{Op, Subject};
+use plan::routes::{LocalRoute, RouteOp};
 use plan::sets::{SetId, SetKind};
 use plan::settings::Settings;
 use tokio::time::Instant;
@@ -237,14 +238,16 @@ async fn an_address_is_unbound_only_after_its_route_was_made() {
     let services = cluster();
     let world = World::in_sync(&services).await;
     set_connections(&world, 3);
-    world.fake.refuse(1, RefusalClass::Other, |op| matches!(op, Op::AddRouteFrom(..)));
+    world.fake.refuse(1, RefusalClass::Other, |op| matches!(op, Op::Route(RouteOp::Add(_))));
     let world = switch(world, Mode::Iptables, Pace::default(), &services).await;
     let actual = world.fake.actual();
     assert_eq!((actual.addresses.len(), actual.routes.len()), (1, 2));
     let log = world.fake.take_log();
     for (at, op) in log.iter().enumerate() {
         if let Op::UnbindAddress(address) = op {
-            let route = Op::AddRouteFrom((*address).into(), IpAddr::from(NODE_ADDRESS));
+            let source = Some(IpAddr::from(NODE_ADDRESS));
+            let route = LocalRoute { network: (*address).into(), source };
+            let route = Op::Route(RouteOp::Add(route));
             assert!(log[..at].contains(&route), "{log:?}");
         }
     }
@@ -277,7 +280,7 @@ async fn connections_that_cannot_be_read_drain_by_the_kernels_counters() {
     let world = World::in_sync(&services).await;
     set_connections(&world, 3);
     world.fake.interfere(|call, _| match call {
-        KernelCall::Read(ReadCall::Connections) => FakeAnswer::refused(RefusalClass::Other),
+        KernelCall::Read(KernelRead::Connections) => FakeAnswer::refused(RefusalClass::Other),
         _ => FakeAnswer::Honest,
     });
     let mut world = switch(world, Mode::Iptables, Pace::default(), &services).await;

@@ -1,7 +1,7 @@
 //! The first sync, and the takeover of chains that are there.
 
-use kube_ipvs::kernel::RefusalClass;
-use kube_ipvs::kernel::fake::{FakeAnswer, KernelCall, ReadCall};
+use kube_ipvs::kernel::fake::{FakeAnswer, KernelCall};
+use kube_ipvs::kernel::{KernelRead, RefusalClass};
 use kube_ipvs::reconcile::Pace;
 use plan::chains::{ChainHash, ChainId, ChainName, PortChain, ServicePortName};
 use plan::mode::Mode;
@@ -127,7 +127,7 @@ async fn a_family_that_cannot_be_read_holds_up_no_other() {
     let before = world.fake.actual();
     let fake = world.stop().await;
     fake.interfere(|request, _| match request {
-        KernelCall::Read(ReadCall::Chains(Family::V6)) => FakeAnswer::Lost { carried_out: false },
+        KernelCall::Read(KernelRead::Chains(Family::V6)) => FakeAnswer::Lost { carried_out: false },
         _ => FakeAnswer::Honest,
     });
     let mut world = World::with(settings, fake, Pace::default());
@@ -144,7 +144,7 @@ async fn a_family_that_cannot_be_read_holds_up_no_other() {
 async fn if_no_family_can_be_read_nothing_is_written_but_what_is_known_to_be_missing() {
     let fake = empty();
     fake.interfere(|request, _| match request {
-        KernelCall::Read(ReadCall::Chains(_)) => FakeAnswer::Lost { carried_out: false },
+        KernelCall::Read(KernelRead::Chains(_)) => FakeAnswer::Lost { carried_out: false },
         _ => FakeAnswer::Honest,
     });
     let mut world = on(fake);

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use plan::op::PartKind;
 use prometheus::{Histogram, HistogramVec};
 
 use super::super::labels::{PARTS, READINGS, part, reading};
 use super::maker::Maker;
 use crate::kernel::KernelRead;
 use crate::kernel::Stopwatch;
-use crate::kernel::WrittenPart;
 use crate::reconcile::observer::Round;
 
 /// Buckets of what objectives are set for: round numbers, of which 2.5 seconds is the objective of the
@@ -86,7 +86,7 @@ impl Stopwatch for Stages {
         self.read.with_label_values(&[reading(&what)]).observe(took.as_secs_f64());
     }
 
-    fn wrote(&self, what: WrittenPart, took: Duration) {
+    fn wrote(&self, what: PartKind, took: Duration) {
         self.write.with_label_values(&[part(&what)]).observe(took.as_secs_f64());
     }
 }

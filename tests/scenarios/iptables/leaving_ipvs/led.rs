@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use kube_ipvs::kernel::RefusalClass;
-use kube_ipvs::kernel::fake::{Fake, FakeAnswer, KernelCall, ReadCall};
+use kube_ipvs::kernel::fake::{Fake, FakeAnswer, KernelCall};
+use kube_ipvs::kernel::{KernelRead, RefusalClass};
 use kube_ipvs::reconcile::Pace;
 use plan::actual::Actual;
 use plan::chains::ChainOp;
@@ -119,7 +119,7 @@ async fn chains_that_cannot_be_read_hold_their_family_back() {
     let world = World::in_sync(&services).await;
     set_connections(&world, 3);
     let is_reading =
-        |call: KernelCall<'_>| matches!(call, KernelCall::Read(ReadCall::Chains(Family::V4)));
+        |call: KernelCall<'_>| matches!(call, KernelCall::Read(KernelRead::Chains(Family::V4)));
     let lasts = refuse_while(&world, RefusalClass::Other, is_reading);
     let settings = Settings { families: Family::BOTH.into(), ..settings_in(Mode::Iptables) };
     let mut world = switch_with(settings, world, Pace::default(), &services).await;
