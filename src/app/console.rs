@@ -1,11 +1,11 @@
-//! The operator's console of a tenure: its socket, its pages, and the search for who causes drift.
+//! The operator's console of a tenure: its socket and its pages.
 
 use std::sync::Arc;
 
 use axum::Router;
 
 use super::threads::TaskThread;
-use crate::console::{Desk, page, server, socket_path, suspects};
+use crate::console::{Desk, page, server, socket_path};
 
 /// Starts the console on its thread, and returns its pages for the metrics server.
 pub(super) fn start(desk: Desk, thread: &TaskThread) -> Router {
@@ -14,7 +14,6 @@ pub(super) fn start(desk: Desk, thread: &TaskThread) -> Router {
         Some(readers) => page::router(Arc::clone(&desk), readers, thread.handle()),
         None => Router::new(),
     };
-    thread.spawn(suspects::name_suspects(desk.journal.clone(), desk.settings.mode));
     if let Some(path) = socket_path(&desk.configuration.console_socket) {
         thread.spawn(async move { server::serve(&path, desk).await });
     }

@@ -13,9 +13,7 @@ use std::time::{Duration, SystemTime};
 
 use plan::mode::Mode;
 use plan::model::{Family, ServiceName, SliceName};
-use tokio::sync::Notify;
 
-use super::suspects::{Part, Suspect};
 use crate::syntax::quoted::shortened;
 pub use observer::JournalObserver;
 
@@ -39,8 +37,6 @@ pub struct Journal(Arc<Shared>);
 struct Shared {
     since: SystemTime,
     notes: Mutex<Notes>,
-    /// Notified of each note of drift.
-    drifted: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -95,12 +91,8 @@ pub enum Happened {
     Drifted {
         /// The first repairs in words, and the number of the others.
         repairs: Box<str>,
-        /// The parts of the kernel that were changed.
-        parts: Vec<Part>,
         /// The Services that they are for, the first ones, as far as that is known.
         services: Vec<ServiceName>,
-        /// Programs that may have done it; none: they have not been looked for yet.
-        suspects: Option<Vec<Suspect>>,
     },
     /// Serving in a mode began, after a switch for this reason; none: at the start.
     TenureBegan {
@@ -228,37 +220,7 @@ impl Journal {
     /// Adds a note.
     pub fn note(&self, happened: Happened) {
         let at = SystemTime::now();
-        let is_drift = matches!(happened, Happened::Drifted { .. });
         self.lock().push(at, happened);
-        if is_drift {
-            self.0.drifted.notify_one();
-        }
-    }
-
-    /// Ready when drift was noted since the last time.
-    pub async fn drift_noted(&self) {
-        self.0.drifted.notified().await;
-    }
-
-    /// Returns the notes of drift for which programs were not looked for yet, by their numbers, with the
-    /// parts of the kernel that were changed.
-    #[must_use]
-    pub fn unexplained_drift(&self) -> Vec<(u64, Vec<Part>)> {
-        let notes = self.lock();
-        let unexplained = notes.kept.iter().filter_map(|note| match &note.happened {
-            Happened::Drifted { parts, suspects: None, .. } => Some((note.number, parts.clone())),
-            _ => None,
-        });
-        unexplained.collect()
-    }
-
-    /// Completes a note of drift with the programs that may have done it.
-    pub fn name_suspects(&self, number: u64, found: Vec<Suspect>) {
-        let mut notes = self.lock();
-        let note = notes.kept.iter_mut().rev().find(|note| note.number == number);
-        if let Some(Happened::Drifted { suspects, .. }) = note.map(|note| &mut note.happened) {
-            *suspects = Some(found);
-        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Notes> {
@@ -270,8 +232,7 @@ impl Journal {
 impl Default for Journal {
     /// An empty one, which begins now.
     fn default() -> Self {
-        let (notes, drifted) = (Mutex::default(), Notify::new());
-        Self(Arc::new(Shared { since: SystemTime::now(), notes, drifted }))
+        Self(Arc::new(Shared { since: SystemTime::now(), notes: Mutex::default() }))
     }
 }
 
@@ -337,8 +298,6 @@ impl Happened {
 
 #[cfg(test)]
 mod tests {
-    use plan::op::Op;
-
     use super::*;
 
     fn numbers(notes: &[Note]) -> Vec<u64> {
@@ -382,20 +341,5 @@ mod tests {
         let all = numbers(&journal.after(0, usize::MAX));
         assert_eq!(all.len(), MOST_ERRORS + MOST);
         assert!(all.is_sorted());
-    }
-
-    #[test]
-    fn drift_is_completed_with_suspects_once() {
-        let journal = Journal::default();
-        let (repairs, parts) = (noted(&Op::WriteRuleSet(Family::V4)), vec![Part::Rules]);
-        let drifted = Happened::Drifted { repairs, parts, services: vec![], suspects: None };
-        journal.note(drifted);
-        assert_eq!(journal.unexplained_drift(), [(1, vec![Part::Rules])]);
-        let suspect = Suspect { name: "kube-proxy".to_owned(), pid: Some(7) };
-        journal.name_suspects(1, vec![suspect.clone()]);
-        assert!(journal.unexplained_drift().is_empty());
-        let notes = journal.after(0, 1);
-        let Happened::Drifted { suspects, .. } = &notes[0].happened else { panic!("{notes:?}") };
-        assert_eq!(suspects.as_deref(), Some(&[suspect][..]));
     }
 }

@@ -15,8 +15,8 @@
 //!   made, and `present` completes its manifests; `words` has operations in words;
 //! - `pods` has the source look for a Pod that is named;
 //! - `offline` does the same without a running program;
-//! - `journal` remembers what was done lately, as long as the program lives; `suspects` looks for the
-//!   programs that may have caused drift, `lately` counts repairs, and `log` keeps the log's last lines;
+//! - `journal` remembers what was done lately, as long as the program lives; `lately` counts repairs, and
+//!   `log` keeps the log's last lines;
 //! - `page` shows answers to a browser, on the metrics server.
 //!
 //! An answer is made once, as JSON, and the command makes its text from that: both say the same. What
@@ -40,7 +40,6 @@ pub mod pods;
 pub mod present;
 pub mod rehearsal;
 pub mod server;
-pub mod suspects;
 pub mod words;
 
 use std::path::PathBuf;

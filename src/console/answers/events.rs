@@ -11,7 +11,6 @@ use super::status::timestamp;
 use super::{Answer, Content};
 use crate::console::Desk;
 use crate::console::journal::{Arrival, Happened, Note, Origin};
-use crate::console::suspects::Suspect;
 
 /// Most events in one answer: all that the journal has.
 const MOST: usize = 8_192;
@@ -43,9 +42,6 @@ pub struct EventLine {
     /// All Services that it is about: of a write for many, the first 32.
     #[serde(default)]
     pub services: Vec<String>,
-    /// Suspects of drift: the programs that may have caused it.
-    #[serde(default)]
-    pub suspects: Vec<Suspect>,
     /// True if something went wrong.
     pub is_error: bool,
     /// The event in words.
@@ -87,17 +83,12 @@ impl EventLine {
         let Happening { what, text, took } = describe(&note.happened);
         let services: Vec<String> =
             note.happened.services().iter().map(ToString::to_string).collect();
-        let suspects = match &note.happened {
-            Happened::Drifted { suspects: Some(suspects), .. } => suspects.clone(),
-            _ => Vec::new(),
-        };
         Self {
             number: note.number,
             at: timestamp(note.at),
             what: what.to_owned(),
             service: services.first().cloned(),
             services,
-            suspects,
             is_error: note.happened.is_error(),
             text,
             seconds: took.as_ref().map(Duration::as_secs_f64),
@@ -124,10 +115,8 @@ fn describe(happened: &Happened) -> Happening {
             }
             ("write", text, Some(*took))
         }
-        Happened::Drifted { repairs, suspects, .. } => {
-            let who = culprits(suspects.as_deref().unwrap_or_default());
-            let text = format!("{who} changed the kernel; repairs: {repairs}");
-            ("drift", text, None)
+        Happened::Drifted { repairs, .. } => {
+            ("drift", format!("another program changed the kernel; repairs: {repairs}"), None)
         }
         Happened::TenureBegan { mode, reason: None } => {
             ("mode", format!("serves in mode {mode}"), None)
@@ -171,18 +160,6 @@ const fn word(origin: Origin) -> &'static str {
     }
 }
 
-/// Returns who changed the kernel, as a sentence begins with it.
-fn culprits(suspects: &[Suspect]) -> String {
-    let names = suspects.iter().map(|it| match it.pid {
-        Some(pid) => format!("{} (process {pid})", it.name),
-        None => format!("{} (its canary chains are here, its process is not to be seen)", it.name),
-    });
-    match &names.collect::<Vec<_>>()[..] {
-        [] => "another program".to_owned(),
-        names => format!("another program, perhaps {},", names.join(" or ")),
-    }
-}
-
 fn of_arrival(arrival: &Arrival) -> String {
     match arrival {
         Arrival::Service(name) => format!("Service {name}"),
@@ -206,21 +183,4 @@ fn of_arrival(arrival: &Arrival) -> String {
 pub fn counted(number: usize, noun: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {noun}{plural}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn drift_names_who_may_have_caused_it_and_another_program_otherwise() {
-        let suspect = |name: &str, pid| Suspect { name: name.to_owned(), pid };
-        assert_eq!(culprits(&[]), "another program");
-        assert_eq!(
-            culprits(&[suspect("kube-proxy", Some(7)), suspect("ufw", Some(9))]),
-            "another program, perhaps kube-proxy (process 7) or ufw (process 9),"
-        );
-        let hidden = culprits(&[suspect("kube-proxy", None)]);
-        assert!(hidden.contains("its canary chains are here"), "{hidden}");
-    }
 }

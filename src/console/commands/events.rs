@@ -147,7 +147,6 @@ mod tests {
             what: "write".to_owned(),
             service: None,
             services: Vec::new(),
-            suspects: Vec::new(),
             is_error: false,
             text: "create interface kube-ipvs0".to_owned(),
             seconds: Some(0.012),

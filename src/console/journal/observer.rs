@@ -12,7 +12,6 @@ use plan::op::{Op, Subject};
 use plan::planner::{Plan, Planner};
 
 use super::{Arrival, Happened, Journal, LONGEST, LONGEST_PART, noted};
-use crate::console::suspects::parts_of;
 use crate::kernel::ReadError;
 use crate::reconcile::observer::{HandDrainReport, KernelWrite, Observer, Pass, Round, RoundKind};
 use crate::syntax::quoted::shortened;
@@ -102,9 +101,7 @@ impl Observer for JournalObserver {
     fn drifted(&mut self, repairs: &[&Op], planner: &Planner) {
         self.journal.note(Happened::Drifted {
             repairs: list(repairs.iter().copied(), repairs.len()),
-            parts: parts_of(repairs.iter().copied()),
             services: self.services(repairs.iter().copied(), planner),
-            suspects: None,
         });
     }
 
