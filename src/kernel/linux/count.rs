@@ -19,9 +19,6 @@ use super::Listing;
 /// listed.
 const MOST_RISEN: u32 = 5;
 
-/// Number of virtual servers from which on the order of the kernel's table matters.
-const MANY: u32 = 256;
-
 /// Counts virtual servers as a listing of frontends would show them.
 #[derive(Debug)]
 pub(super) struct VirtualServerCount {
@@ -76,12 +73,7 @@ impl VirtualServerCount {
 
     pub(super) fn number(&mut self) -> Number {
         let Some(now) = self.now() else { return Number::Uncounted };
-        match self.listed.as_mut().map(|listed| listed.number(now)) {
-            // A start on an empty kernel lists nothing, and after a flush it is too late.
-            Some(Number::Known(number)) if is_order_unknown(number, &self.order) => Number::Unknown,
-            Some(number) => number,
-            None => Number::Unknown,
-        }
+        self.listed.as_mut().map_or(Number::Unknown, |listed| listed.number(now))
     }
 
     /// Lists virtual servers by `list`, and learns from it.
@@ -167,11 +159,6 @@ impl LastListing {
 /// user is one that lists; a virtual server of IPv6 stays a user, and is seen after some looks.
 fn undisturbed(before: ipvs::Count, after: ipvs::Count) -> Option<ipvs::Count> {
     (before.ipv4 == after.ipv4 && before.users <= after.users).then_some(before)
-}
-
-/// True if the kernel has many virtual servers, and most of them came after the last listing.
-fn is_order_unknown(number: u32, order: &[Frontend]) -> bool {
-    number >= MANY && number as usize / 2 > order.len()
 }
 
 fn is_v6(frontend: &Frontend) -> bool {
