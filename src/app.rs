@@ -15,7 +15,6 @@ mod at_work;
 mod changes;
 mod console;
 mod counters;
-mod estimators;
 mod former_mode;
 mod held_up;
 mod input;

@@ -124,7 +124,7 @@ fn prepare_ipvs(
     let arp = configuration.service_addresses_arp;
     let wanted = wanted_sysctls(configuration);
     let mut failed = sysctls::set(proc_sys, &wanted);
-    let of_estimators = sysctls::set_estimators(proc_sys, &configuration.estimators);
+    let of_estimators = sysctls::set_estimators(proc_sys, configuration.estimators);
     failed.extend(sysctls::track_connections(&configuration.conntrack, limits));
     if !failed.is_empty() {
         bail!("{}", failed.join("\n"));
@@ -325,7 +325,7 @@ fn kept_sysctls(configuration: &Configuration) -> Vec<sysctl::Sysctl> {
     let mut kept = wanted_sysctls(configuration);
     match configuration.settings.mode {
         Mode::Ipvs => {
-            kept.extend(sysctls::of_estimators(Path::new(sysctl::ROOT), &configuration.estimators));
+            kept.extend(sysctls::of_estimators(Path::new(sysctl::ROOT), configuration.estimators));
         }
         Mode::Iptables | Mode::Userspace if Linux::has_dummy() => {
             kept.extend(sysctl::left_by_ipvs());

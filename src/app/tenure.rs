@@ -206,7 +206,7 @@ async fn serve_at_work(
     } else if settings.mode == Mode::Userspace {
         *relay = Some(RunningRelay::start(&configuration).map_err(TenureError::NotReady)?);
     }
-    let mut observers = observers_of_mode(&configuration, settings.mode, relay.as_ref());
+    let mut observers = observers_of_mode(settings.mode, relay.as_ref());
     let (inquiries, questions) = inquiry::inquiries();
     observers.push(Box::new(log.journal.observer()));
     let repairs = Repairs::default();

@@ -68,9 +68,6 @@ pub struct KubeIpvsConfiguration {
 #[expect(missing_docs, reason = "every field is described in docs/config.md")]
 pub struct Estimators {
     #[serde(deserialize_with = "text_of_scalar")]
-    pub cpus: String,
-    pub nice: Option<i32>,
-    #[serde(deserialize_with = "text_of_scalar")]
     pub run: String,
 }
 

@@ -21,7 +21,7 @@ use super::kube_ipvs::{self, KubeIpvsConfiguration};
 use super::mode::{self, ModeChoice};
 use super::service_routes::ServiceRoutes;
 use super::{Action, Arguments, ConfigurationFile, flags};
-use crate::kernel::estimators::{EstimatorSettings, Run};
+use crate::kernel::estimators::Run;
 use crate::kernel::rules::Variant;
 use crate::kernel::sysctl::ServiceAddressesArp;
 use crate::reconcile::Pace;
@@ -57,8 +57,8 @@ pub struct Configuration {
     pub service_addresses_arp: ServiceAddressesArp,
     /// Choice of the networks in which a local route stands for all service addresses.
     pub service_routes: ServiceRoutes,
-    /// Settings of the kernel's rate estimators: if they run, where, and how nice.
-    pub estimators: EstimatorSettings,
+    /// Mode of the kernel's rate estimators.
+    pub estimators: Run,
     /// True if node ports are served on loopback addresses too.
     pub localhost_node_ports: bool,
     /// Times for which IPVS remembers connections.
@@ -278,15 +278,11 @@ fn served(
     })
 }
 
-fn estimators(own: &kube_ipvs::Estimators) -> EstimatorSettings {
-    EstimatorSettings {
-        run: match own.run.as_str() {
-            "on" => Run::On,
-            "off" => Run::Off,
-            _ => Run::Auto,
-        },
-        processors: own.cpus.parse().ok(),
-        nice: own.nice,
+fn estimators(own: &kube_ipvs::Estimators) -> Run {
+    match own.run.as_str() {
+        "on" => Run::On,
+        "off" => Run::Off,
+        _ => Run::Auto,
     }
 }
 

@@ -233,7 +233,7 @@ mod tests {
             warn!(target: "kube_ipvs::serve::listen", "cannot listen");
             warn!(target: "kube_ipvs::reconcile::writer", "refused: its observer notes it");
             warn!(target: "kube_ipvs::app", "a flag is ignored");
-            warn!(target: "kube_ipvs::app::estimators", "stopped");
+            warn!(target: "kube_ipvs::app::localhost", "stopped");
             warn!(target: "hyper", "of a library");
         });
         let notes = journal.after(0, 100);

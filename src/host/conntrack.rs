@@ -13,7 +13,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::config::Conntrack;
-use crate::kernel::processors::Processors;
 use crate::kernel::sysctl::{self, Sysctl, SysctlChange, SysctlError};
 
 const MAX: &str = "net/netfilter/nf_conntrack_max";
@@ -234,10 +233,18 @@ fn found_buckets(path: &Path) -> io::Result<u32> {
 /// The host's processors.
 fn processors(root: &Root) -> u32 {
     let listed = fs::read_to_string(root.sys.join(PROCESSORS)).ok();
-    let listed = listed.and_then(|list| list.parse::<Processors>().ok());
-    listed.as_ref().map(Processors::count).unwrap_or_else(|| {
+    listed.and_then(|list| counted(&list)).unwrap_or_else(|| {
         std::thread::available_parallelism()
             .map_or(1, |count| u32::try_from(count.get()).unwrap_or(u32::MAX))
+    })
+}
+
+/// Returns the number of processors in a list of the kernel's, such as `0-3,6`; none: it is no list.
+fn counted(list: &str) -> Option<u32> {
+    list.trim().split(',').try_fold(0_u32, |count, range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last) = (first.parse::<u32>().ok()?, last.parse::<u32>().ok()?);
+        count.checked_add(last.checked_sub(first)?.checked_add(1)?)
     })
 }
 

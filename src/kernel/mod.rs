@@ -36,7 +36,6 @@ pub mod nfacct;
 pub mod nftables;
 pub(crate) mod packet_fate;
 pub mod probe;
-pub mod processors;
 pub mod reader;
 pub(crate) mod route;
 pub(crate) mod routing_rule;

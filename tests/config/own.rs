@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 
 use ipnet::IpNet;
 use kube_ipvs::config::{Configuration, ServiceRoutes};
-use kube_ipvs::kernel::estimators::{EstimatorSettings, Run};
+use kube_ipvs::kernel::estimators::Run;
 use kube_ipvs::kernel::sysctl::ServiceAddressesArp;
 use kube_ipvs::serve::listen::Readers;
 use kube_ipvs::serve::metrics::services::MeasuredServices;
@@ -42,7 +42,7 @@ fn without_a_word_everything_is_as_kube_proxy_has_it() {
         assert_eq!(accepted, AcceptServiceTraffic::Always);
         assert_eq!(configuration.settings.health_port, Some(10_256));
         assert!(!configuration.localhost_node_ports);
-        assert_eq!(configuration.estimators, EstimatorSettings::default());
+        assert_eq!(configuration.estimators, Run::Auto);
         assert_eq!(configuration.service_addresses_arp, ServiceAddressesArp::Answered);
         assert_eq!(configuration.settings.short_circuit_networks, ShortCircuitNetworks::default());
         assert!(configuration.settings.service_routes.is_empty());
@@ -139,8 +139,6 @@ fn words_that_mean_nothing_are_refused() {
         ("followNodes: sometimes", "[followNodes]"),
         ("acceptServiceTraffic: maybe", "must be one of always, never [acceptServiceTraffic]"),
         ("estimators: {run: sometimes}", "must be one of auto, on, off [estimators.run]"),
-        ("estimators: {cpus: all}", "such as 0-3,8 [estimators.cpus]"),
-        ("estimators: {nice: 20}", "within the range [-20, 19] [estimators.nice]"),
         ("serviceAddressesArp: loud", "must be one of compatible, quiet [serviceAddressesArp]"),
         ("limits: {frontends: 0}", "within the range [1, 1000000] [limits.frontends]"),
         ("limits: {realServers: 0}", "within the range [1, 100000000] [limits.realServers]"),
@@ -168,17 +166,15 @@ fn words_that_mean_nothing_are_refused() {
 
 #[test]
 fn estimators_are_read_however_yaml_takes_them() {
-    for (written, run, processors, nice) in [
-        ("{run: on}", Run::On, None, None),
-        ("{run: off, cpus: 3, nice: -20}", Run::Off, Some("3"), Some(-20)),
+    for (written, expected) in [
+        ("{run: on}", Run::On),
+        ("{run: off}", Run::Off),
         // What is left of them where YAML 1.1 was spoken on the way.
-        ("{run: true}", Run::On, None, None),
-        ("{run: false}", Run::Off, None, None),
-        ("{cpus: '8,0-3', nice: 19}", Run::Auto, Some("0-3,8"), Some(19)),
+        ("{run: true}", Run::On),
+        ("{run: false}", Run::Off),
+        ("{}", Run::Auto),
     ] {
-        let processors = processors.map(|list: &str| list.parse().unwrap());
         let configuration = from("", &format!("estimators: {written}\n"));
-        let expected = EstimatorSettings { run, processors, nice };
         assert_eq!(configuration.estimators, expected, "{written}");
         let text = configuration.to_yaml().unwrap();
         let (_, own) = text.split_once("---\n").unwrap();

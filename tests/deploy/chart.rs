@@ -53,7 +53,7 @@ fn schema_of(setting: &Setting) -> Value {
             json!({"type": ["object", "null"], "additionalProperties": {"type": "boolean"}})
         }
         "auto" => texts,
-        list if list.starts_with("list of ") && setting.path != "estimators.cpus" => texts,
+        list if list.starts_with("list of ") => texts,
         _ => text,
     }
 }

@@ -7,7 +7,6 @@ use tokio::sync::mpsc;
 
 use super::events::record_limits;
 use crate::app::counters::PacketCounters;
-use crate::app::estimators::EstimatorObserver;
 use crate::app::held_up::Lack;
 use crate::app::localhost::NodePortsOnLocalhost;
 use crate::app::node_port_servers::NodePortObserver;
@@ -17,7 +16,6 @@ use crate::app::source::Source;
 use crate::config::Configuration;
 use crate::config::gates::FeatureGates;
 use crate::events::EventRecorder;
-use crate::kernel::estimators::Run;
 use crate::reconcile::Input;
 use crate::reconcile::observer::Observer;
 use crate::serve::Servers;
@@ -25,15 +23,11 @@ use crate::serve::metrics::{Metrics, own};
 
 /// Returns the observers that only one mode has.
 pub(super) fn observers_of_mode(
-    configuration: &Configuration,
     mode: Mode,
     relay: Option<&RunningRelay>,
 ) -> Vec<Box<dyn Observer>> {
     match (mode, relay) {
         (Mode::Userspace, Some(relay)) => vec![Box::new(relay.observer())],
-        (Mode::Ipvs, _) if configuration.estimators.run == Run::Auto => {
-            vec![Box::new(EstimatorObserver::new())]
-        }
         _ => Vec::new(),
     }
 }

@@ -8,7 +8,7 @@ use super::{Setting, field};
 
 /// The fields of our own document. Its flags apply together with `--config`: kube-proxy has none by
 /// these names.
-pub const OWN_FIELDS: [Setting; 29] = [
+pub const OWN_FIELDS: [Setting; 27] = [
     field(
         "acceptServiceTraffic",
         "string",
@@ -64,31 +64,12 @@ pub const OWN_FIELDS: [Setting; 29] = [
     .flag("drain-deadline", "DURATION", Balancing)
     .with_config(),
     field(
-        "estimators.cpus",
-        "list of processors, such as 0-3,8",
-        DoesIn(
-            Mode::Ipvs,
-            "Processors of the kernel's estimator threads (est_cpulist, Linux 6.2 and later). \
-             Empty: unchanged",
-        ),
-    ),
-    field(
-        "estimators.nice",
-        "number, -20 to 19",
-        DoesIn(
-            Mode::Ipvs,
-            "Niceness of the kernel's estimator threads (est_nice, Linux 6.2 and later). Absent: \
-             unchanged",
-        ),
-    ),
-    field(
         "estimators.run",
         "string",
         DoesIn(
             Mode::Ipvs,
             "IPVS statistics of the kernel (run_estimation, Linux 5.16 and later): on, off, or \
-             auto (unchanged, but off where estimation would hold up packets). \
-             docs/estimators.md has the costs",
+             auto (unchanged). docs/estimators.md has the costs",
         ),
     ),
     field(

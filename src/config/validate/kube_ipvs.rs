@@ -10,11 +10,9 @@ use plan::scheduler::SCHEDULERS;
 use plan::settings::overlap;
 
 use super::{GoDuration, KubeProxyConfiguration, NOT_NEGATIVE, POSITIVE, Violation, address};
-use crate::config::kube_ipvs::{Estimators, KubeIpvsConfiguration, Limits};
+use crate::config::kube_ipvs::{KubeIpvsConfiguration, Limits};
 use crate::config::resolved::{cluster_networks, networks};
 use crate::config::service_routes::AUTO;
-use crate::kernel::estimators::NICE;
-use crate::kernel::processors::Processors;
 use crate::serve::metrics::services::MeasuredServices;
 
 /// Addresses that mean something of their own, whatever a cluster does.
@@ -53,7 +51,7 @@ pub fn validate_own(
     if idle <= GoDuration::ZERO {
         found.invalid("udpIdleTimeout", idle, POSITIVE);
     }
-    found.estimators(&own.estimators);
+    found.one_of("estimators.run", &own.estimators.run, &["auto", "on", "off"]);
     found.fallback(own);
     found.arp(own, document);
     let networks = &own.short_circuit;
@@ -129,18 +127,6 @@ impl KubeIpvsViolations {
     fn one_of(&mut self, field: &'static str, value: &str, values: &[&str]) {
         if !values.contains(&value) {
             self.invalid(field, value, &format!("must be one of {}", values.join(", ")));
-        }
-    }
-
-    fn estimators(&mut self, estimators: &Estimators) {
-        self.one_of("estimators.run", &estimators.run, &["auto", "on", "off"]);
-        if let Err(problem) = estimators.cpus.parse::<Processors>()
-            && !estimators.cpus.is_empty()
-        {
-            self.invalid("estimators.cpus", &estimators.cpus, problem);
-        }
-        if let Some(nice) = estimators.nice.filter(|nice| !NICE.contains(nice)) {
-            self.invalid("estimators.nice", nice, "must be within the range [-20, 19]");
         }
     }
 

@@ -195,3 +195,20 @@ fn there_is_always_a_processor() {
     assert!(processors(&Root::default()) >= 1);
     assert!(processors(&Root { sys: PathBuf::from("/nowhere"), ..Root::default() }) >= 1);
 }
+
+#[test]
+fn processors_of_a_list_are_counted_and_what_is_no_list_is_refused() {
+    for (list, expected) in [
+        ("0\n", Some(1)),
+        ("0-3", Some(4)),
+        ("0-3,6,8-9", Some(7)),
+        ("", None),
+        ("3-1", None),
+        ("0-", None),
+        ("0,,1", None),
+        ("0-4294967295", None),
+        ("all", None),
+    ] {
+        assert_eq!(counted(list), expected, "{list:?}");
+    }
+}
