@@ -2,11 +2,9 @@
 //! itself needs for it.
 //!
 //! In reading order: this (what runs where), `schema` (the JSON of one guest), `results` (the JSON
-//! of all guests), `targets` (what is aimed at), `page` and `plot` (docs/performance.md and its
-//! picture).
+//! of all guests), `targets` (what is aimed at), `page` (docs/performance.md).
 
 mod page;
-mod plot;
 mod results;
 #[path = "../../benches/at_scale/schema.rs"]
 mod schema;
@@ -70,7 +68,7 @@ pub(crate) struct BenchArguments {
     /// Remark for readers of the page on how it was measured.
     #[arg(long, value_name = "TEXT", default_value = "")]
     remark: String,
-    /// Write docs/performance.md, its picture and its JSON.
+    /// Write docs/performance.md and its JSON.
     #[arg(long)]
     write_docs: bool,
     /// At scale, have one local route in the place of an address for each Service (serviceRoutes).
@@ -79,8 +77,8 @@ pub(crate) struct BenchArguments {
     /// For packets, have iptables mean that of x_tables.
     #[arg(long)]
     legacy: bool,
-    /// For the footprint, SERVICESxENDPOINTS, of which there may be several; for the console, one; for the
-    /// herd, how many followers; for packets, options of the benchmark.
+    /// For the footprint, SERVICESxENDPOINTS, of which there may be several; for the herd, how many
+    /// followers; for packets, options of the benchmark.
     #[arg(last = true, value_name = "ARGUMENTS")]
     arguments: Vec<String>,
 }
@@ -98,8 +96,6 @@ enum Measurement {
     HeldUp,
     /// The program's memory and processor time, fed by an API server.
     Footprint,
-    /// Answers of the operator's console of the real program, and how much they hold a change up.
-    Console,
     /// The cost of many nodes to the API server that they follow. Needs no kernel.
     Herd,
     /// The instructions that a packet costs on its way through a node, printed.
@@ -198,7 +194,6 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<ExitCode> {
             return printed(arguments, "--held-up", HELD_UP_SIZE).map(|()| ExitCode::SUCCESS);
         }
         Measurement::Footprint => return footprint(arguments),
-        Measurement::Console => return console(arguments),
         Measurement::Herd => return herd(arguments),
         Measurement::Packets => return packets(arguments).map(|()| ExitCode::SUCCESS),
     }
@@ -304,12 +299,8 @@ fn in_guest(
 fn write_docs(results: &Results) -> Result<()> {
     let docs = build::workspace().join("docs");
     results.write(&docs.join("performance.json"))?;
-    let native: Vec<&Run> = results.native().collect();
-    let picture = plot::svg(&native)
-        .context("the picture needs two sizes of ten endpoints each, in the lane uml")?;
-    std::fs::write(docs.join("performance.svg"), picture)?;
     std::fs::write(docs.join("performance.md"), page::write(results))?;
-    eprintln!("bench: docs/performance.md, its picture and its JSON are written");
+    eprintln!("bench: docs/performance.md and its JSON are written");
     Ok(())
 }
 
@@ -349,24 +340,6 @@ fn footprint(arguments: &BenchArguments) -> Result<ExitCode> {
         kernel: arguments.kernel.first().copied().unwrap_or_default(),
         memory: MEMORY.to_owned(),
         limit: Duration::from_secs(1_800),
-        files: vec![GuestFile { host: daemon, guest: "/job/kube-ipvs".into() }],
-        ..Guest::default()
-    };
-    print_of(&guest, &program, arguments)
-}
-
-/// At native speed, unless another lane is asked for, on the last of the kernels.
-fn console(arguments: &BenchArguments) -> Result<ExitCode> {
-    eprintln!("bench: building");
-    let profile = if arguments.short { build::QUICK } else { build::RELEASE };
-    let daemon = build::daemon(profile, Architecture::default())?;
-    let program = build::bench_program("console", profile)?;
-    let lane = arguments.lane.lanes().first().copied().unwrap_or(Lane::Uml);
-    let guest = Guest {
-        kernel: arguments.kernel.last().copied().unwrap_or_default(),
-        accel: lane.accel(),
-        memory: MEMORY.to_owned(),
-        limit: Duration::from_secs(3_600),
         files: vec![GuestFile { host: daemon, guest: "/job/kube-ipvs".into() }],
         ..Guest::default()
     };

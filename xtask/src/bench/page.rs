@@ -29,7 +29,7 @@ There are two lanes. *Native*: user-mode-linux, a kernel that is a program of th
 loop run at the processor's own speed, on one processor. A system call costs some twenty microseconds,
 a page of memory that is touched for the first time some seventy (where a machine needs a fraction of
 one; `call_us` and `fault_us` of each run have them), and starting a process tens of milliseconds, so
-what was waited for iptables is in the times and in the picture, but in no ratio (`programs_wall_ms` has
+what was waited for iptables is in the times, but in no ratio (`programs_wall_ms` has
 it). These kernels have no nf_tables for IPv4. That of Linux 6.1 starts modprobe at each request to
 x_tables unless modules may not be loaded (`benches/at_scale/main.rs`), so they may not once those that
 are needed are there. *Emulated*: qemu without hardware virtualisation. Everything is
@@ -138,7 +138,6 @@ lines have:
 pub(crate) fn write(results: &Results) -> String {
     let mut page = BEGINNING.to_owned();
     page += &machine(results);
-    page += "\n![Times over the number of services](performance.svg)\n";
     page += &targets(results);
     page += PROFILE;
     page += "\n## What the lines are\n\n| Line | What it is |\n| --- | --- |\n";
