@@ -1,7 +1,8 @@
 //! Access to the server: the credentials that it accepts.
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use parking_lot::Mutex;
 
 use crate::requests::Authorization;
 
@@ -17,24 +18,20 @@ impl Access {
     }
 
     pub(crate) fn add(&self, token: &str) {
-        self.lock().insert(token.to_owned());
+        self.tokens.lock().insert(token.to_owned());
     }
 
     pub(crate) fn remove(&self, token: &str) {
-        self.lock().remove(token);
+        self.tokens.lock().remove(token);
     }
 
     /// True if a request with such credentials is served.
     pub(crate) fn admits(&self, authorization: &Authorization) -> bool {
         match authorization {
             Authorization::Anonymous => self.anonymous,
-            Authorization::Token(token) => self.lock().contains(token),
+            Authorization::Token(token) => self.tokens.lock().contains(token),
             Authorization::Certificate(_) => true,
             Authorization::UnknownCertificate => false,
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeSet<String>> {
-        self.tokens.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

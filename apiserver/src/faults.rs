@@ -1,8 +1,9 @@
 //! Faults, injected at a test's request.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::resource::{Resource, Verb};
@@ -139,7 +140,7 @@ impl Faults {
             spared: AtomicUsize::new(0),
             lifted: AtomicBool::new(false),
         });
-        self.lock().push(Arc::clone(&entry));
+        self.entries.lock().push(Arc::clone(&entry));
         self.changed.send_modify(|version| *version = version.wrapping_add(1));
         Injected { entry, changed: Arc::clone(&self.changed) }
     }
@@ -151,7 +152,7 @@ impl Faults {
         verb: Verb,
         wanted: impl Fn(&Fault) -> Option<T>,
     ) -> Option<(T, Injected)> {
-        let mut entries = self.lock();
+        let mut entries = self.entries.lock();
         entries.retain(|entry| !entry.lifted.load(Ordering::SeqCst));
         entries.iter().filter(|entry| entry.on.covers(resource, verb)).find_map(|entry| {
             let picked = wanted(&entry.fault)?;
@@ -177,9 +178,5 @@ impl Faults {
     /// Tells when a fault is injected or lifted.
     pub(crate) fn subscribe(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Entry>>> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

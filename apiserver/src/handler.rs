@@ -2,8 +2,8 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http::header::{
@@ -12,6 +12,7 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 use hyper::body::{Body as _, Bytes, Incoming};
+use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::access::Access;
@@ -132,7 +133,7 @@ impl Handler {
 
     /// Returns the release that it answers as now.
     pub(crate) fn release(&self) -> Release {
-        *self.release.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.release.lock()
     }
 
     async fn answer(&self, asked: &Asked<'_>, body: Incoming) -> Result<Answer, Status> {

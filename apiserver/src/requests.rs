@@ -1,6 +1,6 @@
 //! The log of requests, for tests to look into.
 
-use std::sync::{Mutex, PoisonError};
+use parking_lot::Mutex;
 
 use crate::parameters;
 use crate::resource::{Resource, Verb};
@@ -60,14 +60,14 @@ impl Log {
             status = request.status,
             "request"
         );
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(request);
+        self.0.lock().push(request);
     }
 
     pub(crate) fn all(&self) -> Vec<LoggedRequest> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.lock().clone()
     }
 
     pub(crate) fn clear(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.0.lock().clear();
     }
 }

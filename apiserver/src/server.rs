@@ -1,11 +1,12 @@
 //! The server as a test holds it.
 
 use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, anyhow};
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::{oneshot, watch};
@@ -133,7 +134,7 @@ impl Server {
 
     /// Answers as another release from the next request on, as an upgrade of the cluster has it.
     pub fn set_release(&self, release: Release) {
-        *self.handler.release.lock().unwrap_or_else(PoisonError::into_inner) = release;
+        *self.handler.release.lock() = release;
     }
 
     /// Accepts a bearer token from now on.
@@ -240,7 +241,7 @@ impl Server {
 
     /// Closes the listener and cuts all connections: clients are refused when this returns.
     pub fn close(&self) {
-        let mut listening = self.listening.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut listening = self.listening.lock();
         if let Some(open) = listening.take() {
             open.stop.send_replace(true);
             // An error is the task having ended, and with it the listener.
@@ -259,7 +260,7 @@ impl Server {
     }
 
     fn listen(&self, listener: TcpListener) -> Result<()> {
-        let mut listening = self.listening.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut listening = self.listening.lock();
         listener.set_nonblocking(true).context("the listener cannot be made non-blocking")?;
         let listener = {
             let _entered = self.runtime.enter();

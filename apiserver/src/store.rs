@@ -5,9 +5,10 @@
 //! with the changes since then undone.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::watch;
 
@@ -86,7 +87,7 @@ impl Store {
         object: Value,
         only_new: bool,
     ) -> Option<Written> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let key = identity.key();
         let before = state.objects.get(&identity.resource).and_then(|all| all.get(&key)).cloned();
         if only_new && before.is_some() {
@@ -108,7 +109,7 @@ impl Store {
 
     /// Deletes an object; says whether there was one.
     pub(crate) fn remove(&self, identity: &Identity) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let key = identity.key();
         let resource = identity.resource;
         let Some(before) = state.objects.get_mut(&resource).and_then(|all| all.remove(&key)) else {
@@ -121,16 +122,16 @@ impl Store {
     }
 
     pub(crate) fn get(&self, resource: Resource, key: &str) -> Option<Object> {
-        self.lock().objects.get(&resource)?.get(key).cloned()
+        self.state.lock().objects.get(&resource)?.get(key).cloned()
     }
 
     pub(crate) fn version(&self) -> u64 {
-        self.lock().version
+        self.state.lock().version
     }
 
     /// Forgets what was before now: older versions can no longer be asked for.
     pub(crate) fn compact(&self) -> u64 {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.compacted = state.version;
         state.version
     }
@@ -141,7 +142,7 @@ impl Store {
         resource: Resource,
         exact: Option<u64>,
     ) -> Result<Snapshot, Expired> {
-        let state = self.lock();
+        let state = self.state.lock();
         let mut objects = state.objects.get(&resource).cloned().unwrap_or_default();
         let Some(version) = exact else {
             return Ok(Snapshot { version: state.version, objects });
@@ -161,7 +162,7 @@ impl Store {
 
     /// Checks that a watch may start at a version.
     pub(crate) fn check(&self, version: u64) -> Result<(), Expired> {
-        self.lock().check(version)
+        self.state.lock().check(version)
     }
 
     /// The changes of a resource after a version, and the version that they lead to.
@@ -170,7 +171,7 @@ impl Store {
         resource: Resource,
         after: u64,
     ) -> Result<(u64, Vec<Arc<Change>>), Expired> {
-        let state = self.lock();
+        let state = self.state.lock();
         if after < state.forgotten {
             return Err(Expired { oldest: state.forgotten });
         }
@@ -213,10 +214,6 @@ impl Store {
             }
         }
         self.version.send_replace(state.version);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use parking_lot::Mutex;
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType,
     ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose, SanType,
@@ -80,22 +81,18 @@ impl Authority {
         parameters.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         let key = KeyPair::generate()?;
         let certificate = parameters.signed_by(&key, &self.issuer)?;
-        self.lock().insert(certificate.der().to_vec(), common_name.to_owned());
+        self.issued.lock().insert(certificate.der().to_vec(), common_name.to_owned());
         Ok(ClientCertificate { certificate: certificate.pem(), key: key.serialize_pem() })
     }
 
     /// No longer trusts the certificates of a common name.
     pub(crate) fn revoke(&self, common_name: &str) {
-        self.lock().retain(|_, issued| issued != common_name);
+        self.issued.lock().retain(|_, issued| issued != common_name);
     }
 
     /// The common name of a client certificate, if it is one of this authority.
     pub(crate) fn name_of(&self, certificate: &CertificateDer<'_>) -> Option<String> {
-        self.lock().get(certificate.as_ref()).cloned()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Vec<u8>, String>> {
-        self.issued.lock().unwrap_or_else(PoisonError::into_inner)
+        self.issued.lock().get(certificate.as_ref()).cloned()
     }
 }
 

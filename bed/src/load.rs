@@ -13,11 +13,12 @@ mod streams;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use parking_lot::Mutex;
 
 pub use report::{Counts, LoadReport};
 
@@ -113,7 +114,7 @@ impl Load {
                 servers: client.servers.clone(),
                 shared: Arc::clone(&shared),
             };
-            shared.lock().clients.entry(client.name.clone()).or_default();
+            shared.report.lock().clients.entry(client.name.clone()).or_default();
             let (traffic, ready) = (client.traffic, ready.clone());
             load.threads.push(client.from.start_thread(move || match traffic {
                 Traffic::Streams(number) => streams::run(&running, number, ready),
@@ -135,7 +136,7 @@ impl Load {
     /// Returns the counts so far.
     #[must_use]
     pub fn report(&self) -> LoadReport {
-        self.shared.lock().clone()
+        self.shared.report.lock().clone()
     }
 
     /// Waits until every client has had so many more answers.
@@ -166,7 +167,7 @@ impl Load {
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
                 eprintln!("a thread of a load panicked");
-                self.shared.lock().failures.push("a client's thread panicked".to_owned());
+                self.shared.report.lock().failures.push("a client's thread panicked".to_owned());
             }
         }
     }
@@ -175,15 +176,6 @@ impl Load {
 impl Drop for Load {
     fn drop(&mut self) {
         self.halt();
-    }
-}
-
-// === impl Shared ===
-
-impl Shared {
-    /// A thread that panicked while it held the lock has left whole counts behind.
-    fn lock(&self) -> MutexGuard<'_, LoadReport> {
-        self.report.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -196,7 +188,7 @@ impl Running {
 
     /// Changes the client's counts.
     fn count(&self, change: impl FnOnce(&mut Counts)) {
-        let mut report = self.shared.lock();
+        let mut report = self.shared.report.lock();
         change(report.clients.entry(self.name.clone()).or_default());
     }
 
@@ -207,7 +199,7 @@ impl Running {
     }
 
     fn note(&self, what: impl std::fmt::Display) {
-        let mut report = self.shared.lock();
+        let mut report = self.shared.report.lock();
         if report.failures.len() < SHOWN {
             let at = self.shared.started.elapsed();
             report.failures.push(format!("after {at:.3?}: {}: {what}", self.name));

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
+use parking_lot::{Condvar, Mutex};
 
 use crate::namespace::Namespace;
 use crate::traffic::{Answer, Connection, Question, Refusal, ask_here};
@@ -129,7 +130,7 @@ impl Stream {
     /// Returns the answers and failures so far.
     #[must_use]
     pub fn report(&self) -> StreamReport {
-        self.shared.lock().report.clone()
+        self.shared.state.lock().report.clone()
     }
 
     /// Waits until `count` more questions have been answered than now, so that traffic is known
@@ -138,13 +139,10 @@ impl Stream {
     /// # Errors
     /// When that takes longer than `limit`; then with what happened instead.
     pub fn wait_for_answers(&self, count: usize, limit: Duration) -> Result<()> {
-        let state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         let goal = state.report.answered() + count;
-        let (state, waited) = self
-            .shared
-            .changed
-            .wait_timeout_while(state, limit, |state| state.report.answered() < goal)
-            .unwrap_or_else(PoisonError::into_inner);
+        let is_short = |state: &mut State| state.report.answered() < goal;
+        let waited = self.shared.changed.wait_while_for(&mut state, is_short, limit);
         if waited.timed_out() {
             bail!("no {count} more answers within {limit:?}: {}", state.report);
         }
@@ -159,7 +157,7 @@ impl Stream {
     }
 
     fn halt(&mut self) {
-        self.shared.lock().stopped = true;
+        self.shared.state.lock().stopped = true;
         self.shared.changed.notify_all();
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
@@ -216,15 +214,10 @@ impl fmt::Display for StreamReport {
 // === impl Shared ===
 
 impl Shared {
-    /// A thread that panicked while it held the lock has left whole counts behind.
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Counts an outcome; says whether it was an answer.
     fn record(&self, on: ConnectionKind, outcome: Result<Answer, Refusal>) -> bool {
         let answered = outcome.is_ok();
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let report = &mut state.report;
         match (outcome, on) {
             (Ok(answer), ConnectionKind::Fresh) => {
@@ -247,10 +240,8 @@ impl Shared {
             let next = Instant::now() + interval;
             round();
             let rest = next.saturating_duration_since(Instant::now());
-            let (state, _) = self
-                .changed
-                .wait_timeout_while(self.lock(), rest, |state| !state.stopped)
-                .unwrap_or_else(PoisonError::into_inner);
+            let mut state = self.state.lock();
+            self.changed.wait_while_for(&mut state, |state| !state.stopped, rest);
             if state.stopped {
                 return;
             }
@@ -276,7 +267,7 @@ mod tests {
         assert!(shared.record(ConnectionKind::Fresh, mk_answer("one")));
         assert!(shared.record(ConnectionKind::Kept, mk_answer("two")));
         assert!(!shared.record(ConnectionKind::Kept, Err(Refusal::Reset)));
-        let report = shared.lock().report.clone();
+        let report = shared.state.lock().report.clone();
         assert_eq!((report.fresh, report.kept, report.failures.len()), (1, 1, 1));
         assert_eq!(report.by_server, BTreeMap::from([("one".to_owned(), 1)]));
         assert_eq!(report.failures[0].on, ConnectionKind::Kept);
@@ -288,7 +279,7 @@ mod tests {
     fn too_few_answers_prove_nothing() {
         let shared = mk_shared();
         shared.record(ConnectionKind::Fresh, mk_answer("one"));
-        let report = shared.lock().report.clone();
+        let report = shared.state.lock().report.clone();
         assert!(report.require_no_failure(1).is_ok());
         assert!(report.require_no_failure(2).is_err());
     }
@@ -299,9 +290,9 @@ mod tests {
         let mut rounds = 0;
         shared.repeat(Duration::ZERO, || {
             rounds += 1;
-            shared.lock().stopped = rounds == 3;
+            shared.state.lock().stopped = rounds == 3;
         });
-        shared.repeat(Duration::from_secs(3600), || shared.lock().stopped = true);
+        shared.repeat(Duration::from_secs(3600), || shared.state.lock().stopped = true);
         assert_eq!(rounds, 3);
     }
 }

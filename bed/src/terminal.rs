@@ -5,11 +5,12 @@ use std::io::{Read as _, Write as _};
 use std::num::NonZeroU16;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use parking_lot::Mutex;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 use vt100::Parser;
@@ -48,7 +49,7 @@ impl Terminal {
             let mut buffer = [0; 4_096];
             while let Ok(length @ 1..) = output.read(&mut buffer) {
                 let text = buffer.get(..length).unwrap_or_default();
-                drawn.lock().unwrap_or_else(PoisonError::into_inner).process(text);
+                drawn.lock().process(text);
             }
         })?;
         Ok(Self { keyboard: ours, screen, daemon })
@@ -65,13 +66,18 @@ impl Terminal {
     /// The lines of the screen, without the spaces at their ends.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
-        self.parser().screen().rows(0, COLUMNS.get()).map(|row| row.trim_end().to_owned()).collect()
+        self.screen
+            .lock()
+            .screen()
+            .rows(0, COLUMNS.get())
+            .map(|row| row.trim_end().to_owned())
+            .collect()
     }
 
     /// True while the program has the whole screen, which it gives back at its end.
     #[must_use]
     pub fn is_taken(&self) -> bool {
-        self.parser().screen().alternate_screen()
+        self.screen.lock().screen().alternate_screen()
     }
 
     /// Process number of the program.
@@ -88,10 +94,6 @@ impl Terminal {
         crate::eventually(limit, "the program on the terminal ends", || {
             child.try_wait()?.context("it goes on")
         })
-    }
-
-    fn parser(&self) -> MutexGuard<'_, Parser> {
-        self.screen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

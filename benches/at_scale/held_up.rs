@@ -7,13 +7,14 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use bed::Namespace;
 use kube_ipvs::reconcile::observer::KernelWrite;
+use parking_lot::Mutex;
 use plan::kernel_objects::Frontend;
 use plan::op::Op;
 use plan::scheduler::SchedulerName;
@@ -86,7 +87,7 @@ fn large_service(size: Size, extent: Extent, kind: Kind) -> Result<()> {
         }
     }
     node.wait_written()?;
-    let arrived = arrivals.lock();
+    let arrived = arrivals.0.lock();
     let of_large = told.iter().flat_map(|(address, told)| {
         large.frontends().map(|frontend| arrived.since(frontend, *address, *told))
     });
@@ -113,14 +114,14 @@ fn another_scheduler(size: Size, extent: Extent, kind: Kind) -> Result<()> {
         if !node.is_in_sync() {
             n_early = others.len();
         }
-        let arrived = arrivals.lock();
+        let arrived = arrivals.0.lock();
         if arrived.last_changed.is_some_and(|at| at.elapsed() >= QUIET) {
             break;
         }
         ensure!(began.elapsed() < PATIENCE, "{} changed in {PATIENCE:?}", arrived.changed);
     }
     node.wait_written()?;
-    let arrived = arrivals.lock();
+    let arrived = arrivals.0.lock();
     let took = arrived.last_changed.unwrap_or(began).saturating_duration_since(began);
     let name = format!("a restart with another scheduler, {:.1} s", took.as_secs_f64());
     let (early, later) = others.split_at(n_early);
@@ -159,7 +160,7 @@ fn print(name: &str, count: usize, whose: &str, mut delays: Delays) {
 impl Arrivals {
     pub(crate) fn note(&self, write: &KernelWrite<'_>) {
         let now = Instant::now();
-        let mut arrived = self.lock();
+        let mut arrived = self.0.lock();
         let done = write.ops.iter().zip(write.results).filter(|(_, result)| result.is_ok());
         for (op, _) in done {
             match op {
@@ -173,10 +174,6 @@ impl Arrivals {
                 _ => {}
             }
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Arrived> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

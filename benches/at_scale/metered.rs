@@ -1,7 +1,7 @@
 //! The kernel and the loop's observer, with counters.
 
 use std::net::IpAddr;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
@@ -12,6 +12,7 @@ use kube_ipvs::kernel::{
     RuleSetReading, SetReader, VirtualServerReading,
 };
 use kube_ipvs::reconcile::observer::{KernelWrite, Observer, Pass, Round, RoundKind};
+use parking_lot::{Condvar, Mutex};
 use plan::actual::{ActualSet, Addresses, ListedVirtualServer};
 use plan::chains::ActualChains;
 use plan::event::Event;
@@ -83,7 +84,7 @@ pub(crate) struct Seen {
 
 impl Meter {
     pub(crate) fn seen(&self) -> Seen {
-        *self.lock()
+        *self.0.0.lock()
     }
 
     /// Waits until what was seen is as it should be.
@@ -94,26 +95,20 @@ impl Meter {
         is_so: impl Fn(&Seen) -> bool,
     ) -> Result<Seen> {
         let deadline = Instant::now() + limit;
-        let mut seen = self.lock();
+        let mut seen = self.0.0.lock();
         while !is_so(&seen) {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 bail!("{what}: nothing of it after {} s; {seen:?}", limit.as_secs());
             }
-            let (again, _) =
-                self.0.1.wait_timeout(seen, left).unwrap_or_else(PoisonError::into_inner);
-            seen = again;
+            self.0.1.wait_for(&mut seen, left);
         }
         Ok(*seen)
     }
 
     fn note(&self, change: impl FnOnce(&mut Seen)) {
-        change(&mut self.lock());
+        change(&mut self.0.0.lock());
         self.0.1.notify_all();
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Seen> {
-        self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -203,7 +198,7 @@ impl Kernel for Metered {
 
     fn apply(&mut self, ops: &[Op]) -> Vec<Result<(), Refusal>> {
         let before = self.linux.traffic().requests;
-        self.meter.lock().is_writing = true;
+        self.meter.0.0.lock().is_writing = true;
         let results = self.counted(|linux| linux.apply(ops));
         let requests = self.linux.traffic().requests - before;
         let refused = results.iter().filter(|result| result.is_err()).count();
@@ -248,7 +243,7 @@ impl Observer for Listener {
     fn arrived(&mut self, event: &Event) {
         // No thread waits for this, and waking is a system call even without waiters.
         if is_followed(event) {
-            self.meter.lock().arrived += 1;
+            self.meter.0.0.lock().arrived += 1;
         }
     }
 

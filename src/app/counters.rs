@@ -1,7 +1,7 @@
 //! Packet counters of the rules of mode iptables, as metrics. They are read when they are asked for,
 //! as kube-proxy reads them.
 
-use std::sync::{Mutex, PoisonError};
+use parking_lot::Mutex;
 
 use plan::iptables::constant::{INVALID_DROPPED, LOCALHOST_ACCEPTED};
 use prometheus::core::{Collector, Desc};
@@ -63,8 +63,7 @@ impl Collector for PacketCounters {
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        // A thread that panicked while holding the lock left a socket behind, which reads on.
-        let mut client = self.client.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut client = self.client.lock();
         let mut families = Vec::new();
         for (counter, metric) in &self.metrics {
             match client.packets(counter) {

@@ -1,10 +1,11 @@
 //! A switch that does not come to its end: the mode that the program switched to lacks something that
 //! the check of the host did not find.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::anyhow;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
@@ -28,11 +29,11 @@ pub(super) struct Lack(Arc<Mutex<String>>);
 
 impl Lack {
     fn note(&self, text: String) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = text;
+        *self.0.lock() = text;
     }
 
     fn text(&self) -> String {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.lock().clone()
     }
 }
 

@@ -3,10 +3,11 @@
 //! The thread that listens outlives the time in which the node serves in a mode, so that its
 //! connections do. So do its metrics.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use parking_lot::Mutex;
 use prometheus::{IntCounterVec, IntGauge, Opts};
 use tokio::sync::{mpsc, watch};
 
@@ -63,8 +64,8 @@ impl NodePortsOnLocalhost {
     /// # Errors
     /// When the kernel gives no thread.
     pub(super) fn observer(&self, recorder: &EventRecorder) -> anyhow::Result<LocalhostObserver> {
-        *lock(&self.recorder) = recorder.clone();
-        let mut running = lock(&self.running);
+        *self.recorder.lock() = recorder.clone();
+        let mut running = self.running.lock();
         let thread = match running.take() {
             Some(thread) => thread,
             None => {
@@ -81,7 +82,7 @@ impl NodePortsOnLocalhost {
 
     /// Stops listening. Connections have time to end.
     pub(super) fn stop_listening(&self) {
-        *lock(&self.running) = None;
+        *self.running.lock() = None;
     }
 
     /// Adds its metrics.
@@ -93,16 +94,12 @@ impl NodePortsOnLocalhost {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 async fn report(
     mut failures: mpsc::Receiver<NodePortListenFailure>,
     recorder: Arc<Mutex<EventRecorder>>,
 ) {
     while let Some(failure) = failures.recv().await {
-        lock(&recorder).record(NewEvent {
+        recorder.lock().record(NewEvent {
             regarding: Regarding::Service(failure.service.clone()),
             severity: Severity::Warning,
             reason: "FailedToListenOnLocalhost",

@@ -6,10 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use parking_lot::Mutex;
 use plan::event::Event;
 use plan::model::ServiceName;
 use plan::planner::{Plan, Planner};
@@ -88,7 +89,7 @@ impl RunningRelay {
     /// Returns the observer of another event loop. Ports of the one before stay until the new one has
     /// planned everything.
     pub(super) fn observer(&self) -> RelayObserver {
-        let unseen = lock(&self.services).clone();
+        let unseen = self.services.lock().clone();
         RelayObserver { relay: self.clone(), unseen, planned: BTreeMap::new() }
     }
 
@@ -98,7 +99,7 @@ impl RunningRelay {
         let listening = |(id, socket): (&ProxyPortId, &SocketAddr)| {
             Event::ProxyPort(Box::new(id.clone()), ProxyPortState::Listening(*socket))
         };
-        lock(&self.open).iter().map(listening).collect()
+        self.open.lock().iter().map(listening).collect()
     }
 
     /// Adds its metrics.
@@ -117,8 +118,8 @@ impl RunningRelay {
 
     /// Stops listening. Connections have time to end. To be called when no rule leads to the relay.
     pub(super) fn stop_listening(&self) {
-        lock(&self.open).clear();
-        let services = mem::take(&mut *lock(&self.services));
+        self.open.lock().clear();
+        let services = mem::take(&mut *self.services.lock());
         self.relay.set(services.into_iter().map(|service| (service, Vec::new())).collect());
     }
 
@@ -153,13 +154,13 @@ impl RunningRelay {
 
     fn note(&self, id: &ProxyPortId, state: ProxyPortState) {
         match state {
-            ProxyPortState::Listening(socket) => lock(&self.open).insert(id.clone(), socket),
-            ProxyPortState::Failed | ProxyPortState::Closed => lock(&self.open).remove(id),
+            ProxyPortState::Listening(socket) => self.open.lock().insert(id.clone(), socket),
+            ProxyPortState::Failed | ProxyPortState::Closed => self.open.lock().remove(id),
         };
     }
 
     fn set(&self, ports: BTreeMap<ServiceName, Vec<RelayPort>>) {
-        let mut services = lock(&self.services);
+        let mut services = self.services.lock();
         for (service, ports) in &ports {
             if ports.is_empty() {
                 services.remove(service);
@@ -178,10 +179,6 @@ fn settings(configuration: &Configuration) -> Settings {
         drain: configuration.pace.drain_deadline,
         ..Settings::default()
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn listen_failure(id: &ProxyPortId, failure: &NoProxyPort) -> NewEvent {

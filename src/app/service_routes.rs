@@ -9,11 +9,12 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
 use ipnet::IpNet;
+use parking_lot::Mutex;
 use plan::mode::Mode;
 use plan::model::Family;
 use plan::settings::Settings;
@@ -205,11 +206,11 @@ fn usable(configuration: &Configuration, networks: &[IpNet]) -> Vec<IpNet> {
 
 impl LastChanges {
     fn of(&self, family: Family) -> Option<Instant> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&family).copied()
+        self.0.lock().get(&family).copied()
     }
 
     fn note(&self, family: Family) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(family, Instant::now());
+        self.0.lock().insert(family, Instant::now());
     }
 }
 

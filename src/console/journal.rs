@@ -8,9 +8,10 @@ mod observer;
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use parking_lot::Mutex;
 use plan::mode::Mode;
 use plan::model::{Family, ServiceName, SliceName};
 
@@ -193,7 +194,7 @@ impl Journal {
     /// Returns the notes after this number, the oldest first, and at most `most` of them: the newest.
     #[must_use]
     pub fn after(&self, number: u64, most: usize) -> Vec<Note> {
-        let notes = self.lock();
+        let notes = self.0.notes.lock();
         let mut newest: Vec<Note> =
             notes.all().rev().take_while(|note| note.number > number).take(most).cloned().collect();
         newest.reverse();
@@ -203,7 +204,7 @@ impl Journal {
     /// Returns the newest notes that `is_wanted` is true for, the newest first.
     #[must_use]
     pub fn newest(&self, most: usize, is_wanted: impl Fn(&Happened) -> bool) -> Vec<Note> {
-        let notes = self.lock();
+        let notes = self.0.notes.lock();
         let wanted = notes.all().rev().filter(|note| is_wanted(&note.happened));
         wanted.take(most).cloned().collect()
     }
@@ -211,7 +212,7 @@ impl Journal {
     /// Returns the number of notes within this time that `is_wanted` is true for.
     #[must_use]
     pub fn count(&self, within: Duration, is_wanted: impl Fn(&Happened) -> bool) -> usize {
-        let notes = self.lock();
+        let notes = self.0.notes.lock();
         let is_recent = |note: &&Note| note.at.elapsed().is_ok_and(|age| age <= within);
         let recent = notes.all().rev().take_while(is_recent);
         recent.filter(|note| is_wanted(&note.happened)).count()
@@ -220,12 +221,7 @@ impl Journal {
     /// Adds a note.
     pub fn note(&self, happened: Happened) {
         let at = SystemTime::now();
-        self.lock().push(at, happened);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Notes> {
-        // Notes are whole at any time.
-        self.0.notes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.notes.lock().push(at, happened);
     }
 }
 
@@ -311,7 +307,7 @@ mod tests {
             journal.note(Happened::SysctlPutBack);
         }
         let newest = u64::try_from(MOST).unwrap() + 10;
-        assert_eq!(journal.lock().kept.len(), MOST);
+        assert_eq!(journal.0.notes.lock().kept.len(), MOST);
         assert_eq!(numbers(&journal.after(newest - 2, 100)), [newest - 1, newest]);
         assert_eq!(numbers(&journal.after(0, 3)), [newest - 2, newest - 1, newest]);
         assert!(journal.after(newest, 3).is_empty());

@@ -1,9 +1,10 @@
 //! Counts of repairs lately, minute by minute: the journal may have lost its notes of them.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use parking_lot::Mutex;
 use plan::op::Op;
 use plan::planner::Planner;
 
@@ -50,18 +51,18 @@ impl Repairs {
     /// Time of the last ones; none: there were none.
     #[must_use]
     pub fn last(&self) -> Option<SystemTime> {
-        self.lock().last
+        self.0.lock().last
     }
 
     fn within_at(&self, time: Duration, now: Instant) -> u64 {
-        let counts = self.lock();
+        let counts = self.0.lock();
         let lately = counts.by_minute.iter().rev();
         let lately = lately.take_while(|(since, _)| now.saturating_duration_since(*since) < time);
         lately.map(|(_, number)| number).sum()
     }
 
     fn count_at(&self, number: u64, now: Instant) {
-        let mut counts = self.lock();
+        let mut counts = self.0.lock();
         counts.last = Some(SystemTime::now());
         while counts
             .by_minute
@@ -74,11 +75,6 @@ impl Repairs {
             Some((since, same)) if now.saturating_duration_since(*since) < GRAIN => *same += number,
             _ => counts.by_minute.push_back((now, number)),
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Counts> {
-        // Counts are whole at any time.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -116,7 +112,7 @@ mod tests {
         for seconds in 0..20_000 {
             repairs.count_at(1, start + Duration::from_secs(seconds));
         }
-        let n_kept = repairs.lock().by_minute.len();
+        let n_kept = repairs.0.lock().by_minute.len();
         assert!(n_kept <= 61, "{n_kept}");
         let n_lately = repairs.within_at(HOUR, start + Duration::from_secs(20_000));
         assert!((3_480..=3_600).contains(&n_lately), "{n_lately}");

@@ -3,8 +3,9 @@
 use std::collections::VecDeque;
 use std::fmt::{self, Write as _};
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
@@ -58,7 +59,7 @@ impl LogLines {
     /// Returns the lines, the oldest first, and the number of those before that are not kept.
     #[must_use]
     pub fn all(&self) -> (Vec<String>, u64) {
-        let kept = self.lock();
+        let kept = self.0.lock();
         (kept.lines.iter().map(|line| line.as_ref().to_owned()).collect(), kept.n_gone)
     }
 
@@ -68,7 +69,7 @@ impl LogLines {
         // Before a line is cut, or pushed out: what is left of a secret has no form any more.
         let text = scrubbed(text);
         let text = harmless_lines(&text);
-        let mut kept = self.lock();
+        let mut kept = self.0.lock();
         for line in text.lines() {
             let end =
                 (0..=line.len().min(LONGEST_LINE)).rev().find(|it| line.is_char_boundary(*it));
@@ -81,11 +82,6 @@ impl LogLines {
             kept.bytes -= oldest.len();
             kept.n_gone += 1;
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Kept> {
-        // Lines are whole at any time.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -16,8 +16,9 @@ mod throttle;
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use plan::model::ServiceName;
 use plan::problem::Problem;
 use tokio::sync::mpsc;
@@ -134,7 +135,7 @@ impl EventRecorder {
         if self.queue.is_none() {
             return;
         }
-        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.current.lock();
         if problems.is_empty() {
             current.remove(service);
         } else {
@@ -148,7 +149,7 @@ impl EventRecorder {
 impl EventQueue {
     /// Returns the Events of the problems that Services have now and every node sees.
     fn current(&self) -> Vec<NewEvent> {
-        let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let current = self.current.lock();
         let each = current.iter().flat_map(|(service, problems)| {
             problems.iter().map(|problem| NewEvent::of(service, problem))
         });

@@ -1,8 +1,9 @@
 //! A limit on the number of connections.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use prometheus::{IntCounter, IntGauge};
 use rustix::process::{Resource, getrlimit};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -91,7 +92,7 @@ impl RateLimit {
     /// True if the last time was a minute ago or longer; then this is the last time.
     pub(crate) fn is_due(&self) -> bool {
         let now = Instant::now();
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.0.lock();
         let is_due = last.is_none_or(|last| now.duration_since(last) >= WARN_AGAIN);
         if is_due {
             *last = Some(now);

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::mem;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 /// Mailbox that keeps only the latest value of each key: writing never waits, and however slow the
@@ -40,14 +41,14 @@ impl<K: Ord, V> Mailbox<K, V> {
     }
 
     fn change(&self, change: impl FnOnce(&mut Pending<K, V>)) {
-        change(&mut self.0.pending.lock().unwrap_or_else(PoisonError::into_inner));
+        change(&mut self.0.pending.lock());
         self.0.wake.notify_one();
     }
 
     /// Waits for values, and takes them. A reader that stops waiting loses nothing.
     pub(crate) async fn next(&self) -> Pending<K, V> {
         self.0.wake.notified().await;
-        mem::take(&mut *self.0.pending.lock().unwrap_or_else(PoisonError::into_inner))
+        mem::take(&mut *self.0.pending.lock())
     }
 
     /// Returns what is waiting, and leaves it there.
@@ -57,7 +58,7 @@ impl<K: Ord, V> Mailbox<K, V> {
         K: Clone,
         V: Clone,
     {
-        self.0.pending.lock().unwrap_or_else(PoisonError::into_inner).values.clone()
+        self.0.pending.lock().values.clone()
     }
 }
 

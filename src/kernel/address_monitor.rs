@@ -7,11 +7,12 @@
 //! named.
 
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use netlink::{Notification, Protocol, Socket};
+use parking_lot::Mutex;
 use plan::hash::HashSet;
 use plan::kernel_objects::LINK;
 use tokio::sync::Notify;
@@ -147,7 +148,7 @@ impl AddressChanges {
     pub async fn next(&mut self) -> Option<Happened> {
         loop {
             {
-                let mut state = self.0.lock();
+                let mut state = self.0.state.lock();
                 if state.happened.is_something() {
                     return Some(std::mem::take(&mut state.happened));
                 }
@@ -162,7 +163,7 @@ impl AddressChanges {
 
 impl Drop for AddressChanges {
     fn drop(&mut self) {
-        self.0.lock().ended = true;
+        self.0.state.lock().ended = true;
     }
 }
 
@@ -171,7 +172,7 @@ impl Drop for AddressChanges {
 impl Reporter {
     /// Adds to what has happened.
     pub fn report(&self, add: impl FnOnce(&mut Happened)) {
-        let mut state = self.0.lock();
+        let mut state = self.0.state.lock();
         add(&mut state.happened);
         if state.happened.is_something() {
             self.0.news.notify_one();
@@ -179,22 +180,14 @@ impl Reporter {
     }
 
     fn is_abandoned(&self) -> bool {
-        self.0.lock().ended
+        self.0.state.lock().ended
     }
 }
 
 impl Drop for Reporter {
     fn drop(&mut self) {
-        self.0.lock().ended = true;
+        self.0.state.lock().ended = true;
         self.0.news.notify_one();
-    }
-}
-
-// === impl Channel ===
-
-impl Channel {
-    fn lock(&self) -> MutexGuard<'_, ChannelState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

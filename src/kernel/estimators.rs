@@ -63,7 +63,8 @@ mod tests {
         let proc_sys = proc_sys.path();
         assert!(are_running(proc_sys), "a timer that cannot be stopped");
         fs::create_dir_all(proc_sys.join("net/ipv4/vs")).unwrap();
-        for (run, cpus, expected) in [("1\n", "0-3\n", true), ("0\n", "0-3\n", false), ("1\n", "\n", false)]
+        for (run, cpus, expected) in
+            [("1\n", "0-3\n", true), ("0\n", "0-3\n", false), ("1\n", "\n", false)]
         {
             fs::write(proc_sys.join(RUN), run).unwrap();
             fs::write(proc_sys.join(CPUS), cpus).unwrap();

@@ -9,8 +9,9 @@ mod sysctls;
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use plan::actual::{Actual, ActualSet, ActualVirtualServer, Addresses, ListedVirtualServer};
 use plan::chains::{ActualChains, ChainOp};
 use plan::flows::Flow;
@@ -224,7 +225,7 @@ impl Fake {
     }
 
     fn state(&self) -> MutexGuard<'_, FakeState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -29,9 +29,10 @@ use std::fmt;
 use std::io;
 use std::mem;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use plan::localhost::LocalhostPort;
 use plan::model::ServiceName;
 use plan::planner::{Plan, Planner};
@@ -137,12 +138,12 @@ impl LocalhostThread {
     /// planned everything.
     #[must_use]
     pub fn observer(&self) -> LocalhostObserver {
-        let unseen = self.services().clone();
+        let unseen = self.0.services.lock().clone();
         LocalhostObserver { thread: self.clone(), unseen, planned: BTreeMap::new() }
     }
 
     fn put(&self, ports: BTreeMap<ServiceName, Vec<LocalhostPort>>) {
-        let mut services = self.services();
+        let mut services = self.0.services.lock();
         for (service, ports) in &ports {
             if ports.is_empty() {
                 services.remove(service);
@@ -151,10 +152,6 @@ impl LocalhostThread {
             }
         }
         self.0.updates.put(ports);
-    }
-
-    fn services(&self) -> std::sync::MutexGuard<'_, BTreeSet<ServiceName>> {
-        self.0.services.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

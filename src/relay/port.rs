@@ -2,9 +2,10 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 use tracing::debug;
 
@@ -68,11 +69,11 @@ impl Shared {
     }
 
     pub(super) fn timeouts(&self) -> Timeouts {
-        *self.timeouts.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.timeouts.lock()
     }
 
     pub(super) fn reconfigure(&self, settings: &Settings) {
-        *self.timeouts.lock().unwrap_or_else(PoisonError::into_inner) = Timeouts::of(settings);
+        *self.timeouts.lock() = Timeouts::of(settings);
     }
 }
 
@@ -95,7 +96,7 @@ impl ProxyPort {
     }
 
     pub(super) fn balancer(&self) -> MutexGuard<'_, Balancer> {
-        self.balancer.lock().unwrap_or_else(PoisonError::into_inner)
+        self.balancer.lock()
     }
 
     /// Chooses an endpoint for a client.

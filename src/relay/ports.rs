@@ -5,8 +5,9 @@ use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU16;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::spread::random;
@@ -164,7 +165,7 @@ impl PortAllocator {
 
     /// Hands out the ports of another range from now on.
     pub(super) fn set_range(&self, range: Option<PortRange>) {
-        let mut free = self.free();
+        let mut free = self.free.lock();
         if free.range != range {
             let leased = free.leased;
             *free = FreePorts { leased, ..FreePorts::new(range) };
@@ -183,18 +184,18 @@ impl PortAllocator {
     ) -> Result<(S, PortLease), NoProxyPort> {
         let failed =
             |error: &io::Error| NoProxyPort::Address { address, reason: error.to_string() };
-        let Some(range) = self.free().range else {
+        let Some(range) = self.free.lock().range else {
             let socket = bind(SocketAddr::new(address, 0)).map_err(|error| failed(&error))?;
             return Ok((socket, self.lease(None)));
         };
         // Each free port is tried once.
-        let free = self.free().count();
+        let free = self.free.lock().count();
         for _ in 0..free {
-            let Some(port) = self.free().take(range) else { break };
+            let Some(port) = self.free.lock().take(range) else { break };
             match bind(SocketAddr::new(address, port)) {
                 Ok(socket) => return Ok((socket, self.lease(Some((range, port))))),
                 Err(error) => {
-                    self.free().returned.push_back(port);
+                    self.free.lock().returned.push_back(port);
                     // Another program has it, or a process without privileges may not have it.
                     let is_of_port = [io::ErrorKind::AddrInUse, io::ErrorKind::PermissionDenied]
                         .contains(&error.kind());
@@ -208,22 +209,18 @@ impl PortAllocator {
     }
 
     fn lease(self: &Arc<Self>, port: Option<(PortRange, u16)>) -> PortLease {
-        self.free().leased += 1;
+        self.free.lock().leased += 1;
         PortLease { allocator: Arc::clone(self), port }
     }
 
     /// Number of ports that are in use.
     pub(super) fn leased(&self) -> usize {
-        self.free().leased
+        self.free.lock().leased
     }
 
     /// Waits until a port of the range comes back.
     pub(super) async fn until_returned(&self) {
         self.returned.notified().await;
-    }
-
-    fn free(&self) -> MutexGuard<'_, FreePorts> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -255,7 +252,7 @@ impl FreePorts {
 
 impl Drop for PortLease {
     fn drop(&mut self) {
-        let mut free = self.allocator.free();
+        let mut free = self.allocator.free.lock();
         free.leased -= 1;
         if let Some((range, port)) = self.port
             && free.range == Some(range)

@@ -6,9 +6,10 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use prometheus::{IntCounter, IntGauge};
 use tokio::time::{Instant, sleep};
 use tracing::warn;
@@ -75,7 +76,7 @@ impl Recency {
     /// Takes a place for a client. At the limit, ends the flow of the client that has been silent longest: of
     /// this address's if they are more than a part of all.
     pub(super) fn take(&self, address: SocketAddr) -> Place {
-        let mut order = self.lock();
+        let mut order = self.order.lock();
         let evicted = if order.clients.len() >= self.most {
             order.evict(address.ip(), self.most / PART_OF_AN_ADDRESS)
         } else {
@@ -104,10 +105,6 @@ impl Recency {
         Place { number, used, recency: self.clone() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Order> {
-        self.order.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn count(&self, order: &Order) {
         self.served.set(i64::try_from(order.clients.len()).unwrap_or(i64::MAX));
     }
@@ -118,7 +115,7 @@ impl Recency {
 impl Place {
     /// Notes what serves the client.
     pub(super) fn serve(&self, clients: UdpClients, flow: Weak<Flow>) {
-        if let Some(client) = self.recency.lock().clients.get_mut(&self.number) {
+        if let Some(client) = self.recency.order.lock().clients.get_mut(&self.number) {
             client.served_by = Some((clients, flow));
         }
     }
@@ -130,7 +127,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut order = self.recency.lock();
+        let mut order = self.recency.order.lock();
         order.remove(self.number);
         self.recency.count(&order);
     }
@@ -145,11 +142,11 @@ impl LastUsed {
 
     /// Notes that a datagram has passed.
     pub(super) fn touch(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        *self.0.lock() = Instant::now();
     }
 
     fn get(&self) -> Instant {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.0.lock()
     }
 
     /// Waits until nothing has passed for so long.

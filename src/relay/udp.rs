@@ -4,8 +4,9 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket as StdUdpSocket};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rustix::net::{SendFlags, send, sendto};
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
@@ -100,16 +101,12 @@ impl UdpClients {
     /// Ends the flows to endpoints that are none any more: there is no connection that would have
     /// to end by itself, and the client's next datagram goes to another one.
     pub(super) fn end_leaving(&self) {
-        self.lock().retain(|_, client| !client.flow.endpoint.is_leaving());
+        self.0.lock().retain(|_, client| !client.flow.endpoint.is_leaving());
     }
 
     /// Ends all flows.
     pub(super) fn end_all(&self) {
-        self.lock().clear();
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<SocketAddr, UdpClient>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().clear();
     }
 
     /// Passes a client's datagram on: to its endpoint, or, if that has refused the last one, to
@@ -124,7 +121,7 @@ impl UdpClients {
         let meters = &port.shared.meters;
         let mut failed = None;
         for _ in 0..TRIES {
-            let known = self.lock().get(&from).map(|client| Arc::clone(&client.flow));
+            let known = self.0.lock().get(&from).map(|client| Arc::clone(&client.flow));
             let Some(flow) = known.or_else(|| self.open(socket, port, from, failed.as_ref()))
             else {
                 return;
@@ -180,13 +177,13 @@ impl UdpClients {
             self.clone(),
             from,
         ));
-        self.lock().insert(from, UdpClient { flow: Arc::clone(&flow), answers });
+        self.0.lock().insert(from, UdpClient { flow: Arc::clone(&flow), answers });
         Some(flow)
     }
 
     /// Stops serving a client, if that is by this flow.
     pub(super) fn end(&self, from: SocketAddr, flow: &Arc<Flow>) {
-        let mut clients = self.lock();
+        let mut clients = self.0.lock();
         if clients.get(&from).is_some_and(|client| Arc::ptr_eq(&client.flow, flow)) {
             clients.remove(&from);
         }

@@ -30,10 +30,11 @@
 mod tests;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
+use parking_lot::{Mutex, MutexGuard};
 use plan::model::Family;
 use serde::Serialize;
 use tokio::time::Instant;
@@ -411,8 +412,7 @@ impl SharedHealth {
 
     /// Locks the state. Every holder releases it within the time of writing an answer.
     pub fn lock(&self) -> MutexGuard<'_, Health> {
-        // A thread that panicked while holding the lock left plain values behind.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -4,13 +4,14 @@
 //! closes no listener: what was known last is answered until the next tenure knows more.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::extract::Request;
 use hyper::service::Service as _;
 use hyper_util::service::TowerToHyperService;
+use parking_lot::{Mutex, RwLock};
 
 use super::health::{Health, Moment, SharedHealth};
 use super::listen::{self, ListenError, Listener, Server};
@@ -57,7 +58,7 @@ impl Listeners {
 
     /// Has Services' health checks answered, if they are not yet.
     pub(super) fn answer_checks(&self) {
-        let mut services = self.services.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut services = self.services.lock();
         let serving = || ServiceHealth::serve(self.checks.clone(), self.health.clone());
         services.get_or_insert_with(|| Listener(tokio::spawn(serving())));
     }
@@ -72,7 +73,7 @@ impl LastingServer {
 
     /// Answers with these pages from now on.
     pub(super) fn show(&self, pages: Router) {
-        *self.pages.write().unwrap_or_else(PoisonError::into_inner) = pages;
+        *self.pages.write() = pages;
     }
 
     /// Listens on this address, if it does not yet. The former one is closed when this one answers, or
@@ -110,7 +111,7 @@ impl LastingServer {
 fn current(pages: &Arc<RwLock<Router>>) -> Router {
     let pages = Arc::clone(pages);
     Router::new().fallback(move |request: Request| {
-        let router = pages.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let router = pages.read().clone();
         async move { TowerToHyperService::new(router).call(request).await }
     })
 }

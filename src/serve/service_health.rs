@@ -25,9 +25,10 @@ use std::fmt;
 use std::mem;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU16;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use plan::local::HealthCheck;
 use plan::model::{Family, ServiceName};
 use plan::settings::NodePortAddresses;
@@ -142,7 +143,7 @@ impl CheckUpdates {
         checks: impl IntoIterator<Item = (ServiceName, Option<HealthCheck>)>,
         addresses: Option<NodeAddresses>,
     ) {
-        let mut pending = self.0.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pending = self.0.pending.lock();
         pending.checks.extend(checks);
         pending.addresses = addresses.or(pending.addresses.take());
         drop(pending);
@@ -151,7 +152,7 @@ impl CheckUpdates {
 
     /// A tenure has begun. The checks of the former one stay until it has planned all Services.
     pub(super) fn begin(&self, scope: Scope) {
-        let mut pending = self.0.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pending = self.0.pending.lock();
         let mut before = pending.begun.take().map(|begun| begun.before).unwrap_or_default();
         before.append(&mut pending.checks);
         pending.begun = Some(Begun { scope, before });
@@ -162,14 +163,14 @@ impl CheckUpdates {
 
     /// The tenure has planned all Services: others have no health check any more.
     pub(super) fn planned_all(&self) {
-        self.0.pending.lock().unwrap_or_else(PoisonError::into_inner).is_all = true;
+        self.0.pending.lock().is_all = true;
         self.0.wake.notify_one();
     }
 
     /// Waits for a round, and takes the changes.
     async fn next(&self) -> PendingUpdates {
         self.0.wake.notified().await;
-        mem::take(&mut *self.0.pending.lock().unwrap_or_else(PoisonError::into_inner))
+        mem::take(&mut *self.0.pending.lock())
     }
 }
 

@@ -3,12 +3,13 @@
 use std::io::{self, Write};
 use std::iter;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::SystemTime;
 
 use clap::{Args, CommandFactory as _, Parser as _};
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::{CommandLine, Session, written};
@@ -237,14 +238,14 @@ impl Content for SupportBundle {
 
 impl Written {
     fn text(&self) -> Result<String, String> {
-        let mut bytes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut bytes = self.0.lock();
         String::from_utf8(std::mem::take(&mut bytes)).map_err(|error| error.to_string())
     }
 }
 
 impl Write for Written {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+        self.0.lock().extend_from_slice(bytes);
         Ok(bytes.len())
     }
 

@@ -8,9 +8,10 @@
 //! before the answer does not change this.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{Failure, Page};
@@ -92,7 +93,7 @@ impl SharedAnswers {
         let turn = Turn::take(self, question).await;
         let began = Instant::now();
         let owed = {
-            let kept = self.kept();
+            let kept = self.kept.lock();
             if let Some(page) = kept.recent(question, began, self.pause) {
                 return Ok(page.clone());
             }
@@ -110,15 +111,10 @@ impl SharedAnswers {
         drop(charge);
         let page = made?;
         if !self.pause.is_zero() {
-            self.kept().keep(question, page.clone(), began, Instant::now());
+            self.kept.lock().keep(question, page.clone(), began, Instant::now());
         }
         drop(turn);
         Ok(page)
-    }
-
-    fn kept(&self) -> MutexGuard<'_, Kept> {
-        // It is whole at any time.
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -132,7 +128,7 @@ impl Drop for Charge<'_> {
         let now = Instant::now();
         let took = now.saturating_duration_since(self.began);
         let took = if self.is_made { took } else { took.max(ABANDONED) };
-        self.shared.kept().charge(took, now);
+        self.shared.kept.lock().charge(took, now);
     }
 }
 
@@ -141,7 +137,7 @@ impl Drop for Charge<'_> {
 impl<'a> Turn<'a> {
     async fn take(shared: &'a SharedAnswers, question: &'a str) -> Self {
         let turns = {
-            let mut kept = shared.kept();
+            let mut kept = shared.kept.lock();
             let turns = kept.asked.entry(question.to_owned());
             Arc::clone(turns.or_insert_with(|| Arc::new(Semaphore::new(1))))
         };
@@ -155,7 +151,7 @@ impl<'a> Turn<'a> {
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         self.turn = None;
-        let mut kept = self.shared.kept();
+        let mut kept = self.shared.kept.lock();
         // The last one who asks it.
         if kept.asked.get(self.question).is_some_and(|turns| Arc::strong_count(turns) == 1) {
             kept.asked.remove(self.question);
@@ -275,7 +271,7 @@ mod tests {
         );
         let known = shared.get("/v1/services?namespace=r0", || async { unreachable!() }).await;
         assert!(known.is_ok(), "what is known is shown");
-        assert!(shared.kept().asked.is_empty());
+        assert!(shared.kept.lock().asked.is_empty());
     }
 
     #[tokio::test]
@@ -286,7 +282,7 @@ mod tests {
         let ask = || async { Ok(answered("{}")) };
         let (slow, other) = tokio::join!(slow, shared.get("/v1/status", ask));
         assert!(slow.is_err() && other.is_ok());
-        assert!(shared.kept().asked.is_empty());
+        assert!(shared.kept.lock().asked.is_empty());
         assert_eq!(shared.turns.available_permits(), AT_ONCE);
         assert!(shared.get("/v1/trace", ask).await.is_ok());
     }
@@ -307,7 +303,10 @@ mod tests {
         assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS);
         let shared = SharedAnswers::new(Duration::from_secs(2));
         let failed = shared.get("/v1/status", || async { Err(Failure::busy(CREDIT)) }).await;
-        assert!(failed.is_err() && shared.kept().resting_until.is_some(), "failures are charged");
+        assert!(
+            failed.is_err() && shared.kept.lock().resting_until.is_some(),
+            "failures are charged"
+        );
     }
 
     #[test]

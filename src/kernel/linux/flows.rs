@@ -1,7 +1,8 @@
 //! Stale flows, removed on any thread.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use plan::flows::FlowTargets;
 use plan::model::Family;
 
@@ -20,7 +21,7 @@ impl SharedConntrack {
 
 impl FlowRemover for SharedConntrack {
     fn remove_flows(&self, family: Family, targets: &FlowTargets) -> Result<u64, Refusal> {
-        let mut client = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut client = self.0.lock();
         client.remove_stale(family, targets).map_err(|error| refusal(&error))
     }
 }

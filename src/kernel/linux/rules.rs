@@ -1,8 +1,9 @@
 //! The rules: iptables' programs, what was found complete, and the lock around both. The constant rules
 //! are written and found complete here.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use plan::hash::{HashMap, HashSet};
 use plan::model::Family;
 use plan::rule_set::RuleSet;
@@ -36,17 +37,13 @@ impl SharedRules {
 
     /// Waits for a repair under way.
     pub(super) fn lock(&self) -> MutexGuard<'_, LinuxRules> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Returns the families whose rules are certainly untouched: none during a repair, which is not waited
     /// for. The rules of the others are read by iptables' programs.
     pub(super) fn untouched(&self) -> HashSet<Family> {
-        let mut rules = match self.0.try_lock() {
-            Ok(rules) => rules,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return HashSet::default(),
-        };
+        let Some(mut rules) = self.0.try_lock() else { return HashSet::default() };
         let mut untouched = HashSet::default();
         for (family, watch) in &mut rules.watches {
             match watch.untouched() {

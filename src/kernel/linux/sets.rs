@@ -1,7 +1,8 @@
 //! Sets, read by the worker or beside it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use plan::actual::ActualSet;
 use plan::hash::HashMap;
 use plan::sets::SetId;
@@ -29,7 +30,7 @@ impl SharedSets {
 
     /// Waits for a reading under way.
     pub(super) fn lock(&self) -> MutexGuard<'_, Option<ipset::Client>> {
-        self.ipset.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ipset.lock()
     }
 }
 
@@ -43,7 +44,7 @@ impl SetReader for SharedSets {
 
 impl ForeignSets {
     pub(super) fn lock(&self) -> MutexGuard<'_, HashMap<SetId, String>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

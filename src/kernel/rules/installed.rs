@@ -4,8 +4,8 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::Mutex;
 
+use parking_lot::Mutex;
 use plan::model::Family;
 
 use super::{READ_TIMEOUT, RulesError, TIMEOUT, Variant, present};
@@ -200,12 +200,10 @@ impl Programs {
     /// Returns the programs with this prefix, if they are installed.
     fn find(stem: &str) -> Result<Self, RulesError> {
         let path = all_in_one(stem);
-        let asked = path.as_ref().and_then(|path| ASKED.lock().ok()?.get(path).copied());
+        let asked = path.as_ref().and_then(|path| ASKED.lock().get(path).copied());
         let (version, backend) = asked.map_or_else(|| ask(stem), Ok)?;
-        if let Some(path) = path
-            && let Ok(mut all) = ASKED.lock()
-        {
-            all.insert(path, (version, backend));
+        if let Some(path) = path {
+            ASKED.lock().insert(path, (version, backend));
         }
         Ok(Self {
             plain: stem.to_owned(),

@@ -14,9 +14,10 @@ mod selection;
 #[cfg(test)]
 mod tests;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use parking_lot::Mutex;
 use plan::model::ServiceName;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::{self, LabelPair, Metric, MetricFamily, MetricType};
@@ -181,21 +182,12 @@ impl ServiceMetrics {
         self.statistics_running.set(reading.statistics_running.into());
         self.duration.set(reading.took.as_secs_f64());
         self.last.set(seconds(reading.at));
-        *self.series.lock() = reading.services;
+        *self.series.shown.lock() = reading.services;
     }
 
     /// Counts a reading that failed.
     pub fn failed(&self) {
         self.failures.inc();
-    }
-}
-
-// === impl Series ===
-
-impl Series {
-    fn lock(&self) -> MutexGuard<'_, Vec<ServiceTraffic>> {
-        // A thread that panicked while holding the lock left plain values behind.
-        self.shown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -205,7 +197,7 @@ impl Collector for Series {
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        let shown = self.lock();
+        let shown = self.shown.lock();
         PER_SERVICE.iter().map(|of| family(of, &shown)).collect()
     }
 }

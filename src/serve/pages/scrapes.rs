@@ -6,10 +6,11 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use axum::body::{Body, Bytes};
 use futures::stream;
+use parking_lot::Mutex;
 
 /// Most answers in memory. Scrapers are few, and read at once.
 const MOST: usize = 4;
@@ -35,16 +36,16 @@ impl Scrapes {
     /// The body of an answer, which lasts until it is read or cut off.
     pub(super) fn body(&self, text: String) -> Body {
         let answer = Arc::new(Mutex::new(Answer::Left(text.into())));
-        let mut answers = lock(&self.0);
+        let mut answers = self.0.lock();
         answers.retain(|answer| answer.strong_count() > 0);
         while answers.len() >= MOST {
             if let Some(oldest) = answers.pop_front().and_then(|answer| answer.upgrade()) {
-                *lock(&oldest) = Answer::CutOff;
+                *oldest.lock() = Answer::CutOff;
             }
         }
         answers.push_back(Arc::downgrade(&answer));
         Body::from_stream(stream::unfold(answer, async |answer| {
-            let chunk = lock(&answer).next()?;
+            let chunk = answer.lock().next()?;
             Some((chunk, answer))
         }))
     }
@@ -60,10 +61,6 @@ impl Answer {
             Self::CutOff => Some(Err(io::Error::other("cut off for newer scrapes"))),
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! Pauses before the next attempt.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::failure::Failure;
@@ -53,7 +54,7 @@ impl Backoff {
         if !matches!(failure, Failure::Unreachable(_)) {
             return own.max(asked.unwrap_or(now));
         }
-        let mut server = self.server.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut server = self.server.lock();
         let shared = server.filter(|until| *until > now && *until <= now + limit);
         *server.insert(shared.unwrap_or(own))
     }

@@ -1,11 +1,12 @@
 //! Metrics of the API server's client, under client-go's names where it has them.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::{Method, StatusCode};
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::{Metric, MetricFamily};
 use prometheus::{Error, GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts};
@@ -154,7 +155,7 @@ impl ClientMetrics {
         let was = gauge.get() == 1;
         gauge.set(is.into());
         if is != was {
-            let mut changed = self.changed.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut changed = self.changed.lock();
             changed.insert(kind, SystemTime::now());
         }
     }
@@ -168,7 +169,7 @@ impl ClientMetrics {
 
     /// Time at which a kind's changes began to arrive, or no longer did; none: they never have.
     fn since(&self, kind: ResourceKind) -> Option<SystemTime> {
-        self.changed.lock().unwrap_or_else(PoisonError::into_inner).get(&kind).copied()
+        self.changed.lock().get(&kind).copied()
     }
 
     /// The server's host and port.

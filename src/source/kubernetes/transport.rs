@@ -7,7 +7,7 @@ use std::future::Future;
 use std::io;
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::AUTHORIZATION;
@@ -22,6 +22,7 @@ use hyper_util::client::proxy::matcher::Intercept;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::client::{Body, ConfigExt as _};
 use kube::{Client, Config};
+use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until, timeout};
 use tower::filter::{AsyncFilterLayer, AsyncPredicate};
 use tower::{BoxError, Service, ServiceBuilder, ServiceExt as _, service_fn};
@@ -261,7 +262,7 @@ impl TokenFile {
     }
 
     fn header(&self) -> HeaderValue {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.last.lock();
         if let Ok(new) = read_token(&self.path) {
             *last = new;
         }
@@ -301,9 +302,7 @@ impl AsyncPredicate<Request<Body>> for Rate {
 
     fn check(&mut self, request: Request<Body>) -> Checked {
         let bucket = self.bucket.as_ref().filter(|_| !is_watch(&request));
-        let at = bucket.map(|bucket| {
-            bucket.lock().unwrap_or_else(PoisonError::into_inner).take(Instant::now())
-        });
+        let at = bucket.map(|bucket| bucket.lock().take(Instant::now()));
         Box::pin(async move {
             if let Some(at) = at {
                 sleep_until(at).await;

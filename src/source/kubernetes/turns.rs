@@ -4,12 +4,13 @@
 //! pool makes one for each request that comes before that: after every restart of the API server,
 //! three handshakes for each node instead of one.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Request, Response};
 use kube::Client;
 use kube::client::Body;
+use parking_lot::Mutex;
 use tokio::sync;
 use tokio::time::{Instant, timeout};
 use tower::BoxError;
@@ -50,7 +51,7 @@ impl Turns {
         };
         let answer = sent(client, request).await;
         if answer.is_ok() {
-            let mut answered_at = self.answered_at.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut answered_at = self.answered_at.lock();
             *answered_at = Some(Instant::now());
         }
         drop(turn);
@@ -58,7 +59,7 @@ impl Turns {
     }
 
     fn is_connected(&self) -> bool {
-        let answered_at = self.answered_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let answered_at = self.answered_at.lock();
         answered_at.is_some_and(|at| at.elapsed() < RECENT)
     }
 }

@@ -1,8 +1,9 @@
 //! Waiting changes, measured when the metrics are asked for.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{Gauge, IntGaugeVec, Opts, Registry};
@@ -57,17 +58,12 @@ impl Queues {
 
     /// Sets the time since which the oldest change that is not written yet has been waiting.
     pub fn set_waiting_since(&self, since: Option<Instant>) {
-        self.lock().waiting_since = since;
+        self.0.state.lock().waiting_since = since;
     }
 
     /// A queue of this name is there.
     pub fn watch(&self, name: &'static str, length: Length) {
-        self.lock().queues.push((name, length));
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, QueueState> {
-        // A thread that panicked while holding the lock left plain values behind.
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.state.lock().queues.push((name, length));
     }
 }
 
@@ -77,7 +73,7 @@ impl Collector for Queues {
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        let state = self.lock();
+        let state = self.0.state.lock();
         let age = state.waiting_since.map_or(0.0, |since| since.elapsed().as_secs_f64());
         self.0.oldest.set(age);
         for (name, length) in &state.queues {

@@ -9,10 +9,11 @@
 use std::io::{self, Read as _};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rustix::io::{Errno, ioctl_fionbio};
 use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, getpid, getppid, kill_process_group,
@@ -85,20 +86,12 @@ pub(super) fn run(
     let mut plugin = Plugin::start(command, group)?;
     let ended = plugin.watch(deadline);
     let status = plugin.end();
-    if group.state().is_unwanted {
+    if group.0.lock().is_unwanted {
         return Err(NotFinished::Unwanted);
     }
     ended?;
     let stdout = String::from_utf8_lossy(&plugin.output).into_owned();
     Ok(Finished { status: status.map_err(NotFinished::Failed)?, stdout })
-}
-
-// === impl ProcessGroup ===
-
-impl ProcessGroup {
-    fn state(&self) -> MutexGuard<'_, GroupState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 // === impl GroupState ===
@@ -116,7 +109,7 @@ impl GroupState {
 
 impl Drop for KillOnDrop {
     fn drop(&mut self) {
-        let mut state = self.0.state();
+        let mut state = self.0.0.lock();
         state.is_unwanted = true;
         state.kill();
     }
@@ -126,7 +119,7 @@ impl Drop for KillOnDrop {
 
 impl Plugin {
     fn start(command: &mut Command, group: &ProcessGroup) -> Result<Self, NotFinished> {
-        if group.state().is_unwanted {
+        if group.0.lock().is_unwanted {
             return Err(NotFinished::Unwanted);
         }
         die_with_parent(command);
@@ -136,7 +129,7 @@ impl Plugin {
             _ => NotFinished::Failed(error),
         })?;
         let stdout = process.stdout.take();
-        let mut state = group.state();
+        let mut state = group.0.lock();
         state.group = Some(Pid::from_child(&process));
         if state.is_unwanted {
             state.kill();
@@ -199,7 +192,7 @@ impl Plugin {
 
     /// Kills what is left of the group, and reaps the plugin.
     fn end(&mut self) -> io::Result<ExitStatus> {
-        let mut state = self.group.state();
+        let mut state = self.group.0.lock();
         state.kill();
         state.group = None;
         drop(state);

@@ -20,7 +20,7 @@ fn a_bucket_is_full_at_first_and_fills_again() {
 fn rates_as_an_operator_writes_them() {
     let bucket = |qps, burst| {
         Rate::new(qps, burst).bucket.map(|bucket| {
-            let bucket = bucket.lock().unwrap();
+            let bucket = bucket.lock();
             (bucket.per_request.as_millis(), bucket.burst)
         })
     };
