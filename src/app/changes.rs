@@ -15,7 +15,7 @@ use super::former_mode::SWITCH_FAILED;
 use super::orders::Orders;
 use crate::config::watch::{self, Check, Refusal, Rejected, SPREAD};
 use crate::config::{Arguments, Configuration};
-use crate::events::{EventRecorder, Extent, NewEvent, Regarding, Severity};
+use crate::events::{EventRecorder, NewEvent, Regarding};
 use crate::host;
 
 /// Another configuration to serve with, in the same process.
@@ -161,13 +161,6 @@ impl Surroundings {
         let note =
             format!("this node stays in mode {mode}, and does not go to mode {wanted}: {error:#}");
         error!("{note}");
-        self.recorder.record(NewEvent {
-            regarding: Regarding::Node,
-            severity: Severity::Warning,
-            reason: SWITCH_FAILED,
-            action: "SwitchMode",
-            note,
-            extent: Extent::ThisNode,
-        });
+        self.recorder.record(NewEvent::warning(Regarding::Node, SWITCH_FAILED, "SwitchMode", note));
     }
 }

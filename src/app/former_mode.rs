@@ -20,7 +20,7 @@ use super::localhost::NodePortsOnLocalhost;
 use super::relay::RunningRelay;
 use crate::cleanup::sockets::ServiceAddresses;
 use crate::cleanup::{self, CleanupReport};
-use crate::events::{EventRecorder, Extent, NewEvent, Regarding, Severity};
+use crate::events::{EventRecorder, NewEvent, Regarding, Severity};
 use crate::kernel::rules::{Backend, ProgramsRun, programs_run};
 use crate::reconcile::Status;
 use crate::serve::metrics::own::VIRTUAL_SERVERS;
@@ -301,14 +301,7 @@ fn ended(
 }
 
 fn event(severity: Severity, reason: &'static str, note: String) -> NewEvent {
-    NewEvent {
-        regarding: Regarding::Node,
-        severity,
-        reason,
-        action: "SwitchMode",
-        note,
-        extent: Extent::ThisNode,
-    }
+    NewEvent::new(Regarding::Node, severity, reason, "SwitchMode", note)
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use prometheus::{IntCounterVec, IntGauge, Opts};
 use tokio::sync::{mpsc, watch};
 
 use super::QUEUE;
-use crate::events::{EventRecorder, Extent, NewEvent, Regarding, Severity};
+use crate::events::{EventRecorder, NewEvent, Regarding};
 use crate::localhost::{self, LocalhostObserver, LocalhostThread, Meters, NodePortListenFailure};
 use crate::serve::metrics::Metrics;
 
@@ -99,14 +99,12 @@ async fn report(
     recorder: Arc<Mutex<EventRecorder>>,
 ) {
     while let Some(failure) = failures.recv().await {
-        recorder.lock().record(NewEvent {
-            regarding: Regarding::Service(failure.service.clone()),
-            severity: Severity::Warning,
-            reason: "FailedToListenOnLocalhost",
-            action: "Listen",
-            note: failure.to_string(),
-            extent: Extent::ThisNode,
-        });
+        recorder.lock().record(NewEvent::warning(
+            Regarding::Service(failure.service.clone()),
+            "FailedToListenOnLocalhost",
+            "Listen",
+            failure.to_string(),
+        ));
     }
 }
 

@@ -10,7 +10,7 @@ use super::at_work::AtWork;
 use super::changes::{Consequence, Switch};
 use crate::config::Configuration;
 use crate::config::mode::{Fallback, OnReturn};
-use crate::events::{EventRecorder, Extent, NewEvent, Regarding, Severity};
+use crate::events::{EventRecorder, NewEvent, Regarding, Severity};
 use crate::host::{self, FallenBack};
 
 /// Function that finds out if the host can do the preferred mode, or what it lacks.
@@ -112,14 +112,7 @@ fn fallback_event(fallen_back: &FallenBack) -> NewEvent {
 }
 
 fn event(severity: Severity, reason: &'static str, note: String) -> NewEvent {
-    NewEvent {
-        regarding: Regarding::Node,
-        severity,
-        reason,
-        action: "ChooseMode",
-        note,
-        extent: Extent::ThisNode,
-    }
+    NewEvent::new(Regarding::Node, severity, reason, "ChooseMode", note)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use plan::planner::{Plan, Planner};
 use tracing::warn;
 
-use crate::events::{EventRecorder, Extent, NewEvent, Regarding, Severity};
+use crate::events::{EventRecorder, NewEvent, Regarding};
 use crate::reconcile::observer::Observer;
 
 /// Number of virtual servers for NodePorts from which on there is a warning. They are some 15 MB.
@@ -48,14 +48,12 @@ impl Observer for NodePortObserver {
     fn planned(&mut self, _: &Plan, planner: &Planner, _: Duration) {
         let Some(note) = self.warning(planner) else { return };
         warn!("{note}");
-        self.recorder.record(NewEvent {
-            regarding: Regarding::Node,
-            severity: Severity::Warning,
-            reason: "ManyNodePortAddresses",
-            action: "Plan",
+        self.recorder.record(NewEvent::warning(
+            Regarding::Node,
+            "ManyNodePortAddresses",
+            "Plan",
             note,
-            extent: Extent::ThisNode,
-        });
+        ));
     }
 }
 

@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 use tracing::error;
 
 use crate::config::Configuration;
-use crate::events::{EventRecorder, Extent, NewEvent, Regarding, Severity};
+use crate::events::{EventRecorder, NewEvent, Regarding};
 use crate::reconcile::Input;
 use crate::reconcile::observer::{Observer, Round, RoundKind};
 use crate::relay::{self, Meters, NoProxyPort, Relay, Report, Reports, Settings};
@@ -182,14 +182,12 @@ fn settings(configuration: &Configuration) -> Settings {
 }
 
 fn listen_failure(id: &ProxyPortId, failure: &NoProxyPort) -> NewEvent {
-    NewEvent {
-        regarding: Regarding::Service(id.service.clone()),
-        severity: Severity::Warning,
-        reason: "FailedToListenOnProxyPort",
-        action: "Listen",
-        note: format!("Service port {id} is refused: {failure}; it is retried"),
-        extent: Extent::ThisNode,
-    }
+    NewEvent::warning(
+        Regarding::Service(id.service.clone()),
+        "FailedToListenOnProxyPort",
+        "Listen",
+        format!("Service port {id} is refused: {failure}; it is retried"),
+    )
 }
 
 // === impl RelayObserver ===

@@ -30,6 +30,7 @@ use crate::kernel::ReadError;
 use crate::kernel::leftovers::Leftovers;
 use crate::kernel::nftables::NftablesClient;
 use crate::kernel::rules::{Backend, Rules, chain_names};
+use crate::syntax::counted::counted;
 
 pub use hand_over::hand_over;
 
@@ -388,19 +389,9 @@ impl CleanupReport {
     }
 
     fn note(&mut self, count: usize, what: &str) {
-        match count {
-            0 => {}
-            1 => self.removed.push(format!("1 {what}")),
-            _ => self.removed.push(format!("{count} {}", plural(what))),
+        if count > 0 {
+            self.removed.push(counted(count, what));
         }
-    }
-}
-
-fn plural(what: &str) -> String {
-    match what.strip_suffix('y') {
-        Some(stem) => format!("{stem}ies"),
-        None if what.ends_with('s') => format!("{what}es"),
-        None => format!("{what}s"),
     }
 }
 

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use kube::Client;
 use tokio::runtime::Handle;
 
-use super::answers::events::counted;
 use super::answers::{FailureAnswer, Reason, nearest};
 use crate::source::kubernetes::look_for_pod;
 use crate::source::pods::{FoundPod, PodNotFound, PodSearch};
+use crate::syntax::counted::counted;
 
 /// Way to the source's knowledge of Pods.
 #[derive(Clone)]

@@ -161,6 +161,29 @@ impl EventQueue {
 // === impl NewEvent ===
 
 impl NewEvent {
+    /// Returns an Event that arises on this node alone.
+    #[must_use]
+    pub fn new(
+        regarding: Regarding,
+        severity: Severity,
+        reason: &'static str,
+        action: &'static str,
+        note: String,
+    ) -> Self {
+        Self { regarding, severity, reason, action, note, extent: Extent::ThisNode }
+    }
+
+    /// Returns an Event that something is wrong on this node alone.
+    #[must_use]
+    pub fn warning(
+        regarding: Regarding,
+        reason: &'static str,
+        action: &'static str,
+        note: String,
+    ) -> Self {
+        Self::new(regarding, Severity::Warning, reason, action, note)
+    }
+
     fn of(service: &ServiceName, problem: &Problem) -> Self {
         Self {
             regarding: Regarding::Service(service.clone()),

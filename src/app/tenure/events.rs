@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use super::{Ended, Former};
-use crate::events::{EventRecorder, Extent, NewEvent, Regarding, Severity};
+use crate::events::{EventRecorder, NewEvent, Regarding, Severity};
 use crate::serve::listen::{self, ListenError};
 use crate::serve::service_health::ListenFailure;
 
@@ -16,17 +16,15 @@ pub(super) async fn give_up(
     recorder: &EventRecorder,
 ) -> anyhow::Result<Ended> {
     let Err(error) = ended;
-    recorder.record(NewEvent {
-        regarding: Regarding::Node,
-        severity: Severity::Warning,
-        reason: match error.server {
+    recorder.record(NewEvent::warning(
+        Regarding::Node,
+        match error.server {
             listen::Server::Health => "FailedToStartProxierHealthcheck",
             listen::Server::Metrics => "FailedToStartMetricServer",
         },
-        action: "StartKubeProxy",
-        note: error.to_string(),
-        extent: Extent::ThisNode,
-    });
+        "StartKubeProxy",
+        error.to_string(),
+    ));
     // The program ends with this; the Event gets a second to be published.
     tokio::time::sleep(Duration::from_secs(1)).await;
     Err(error.into())
@@ -37,41 +35,31 @@ pub(super) async fn report_failures(
     recorder: EventRecorder,
 ) {
     while let Some(failure) = failures.recv().await {
-        recorder.record(NewEvent {
-            regarding: Regarding::Service(failure.service.clone()),
-            severity: Severity::Warning,
-            reason: "FailedToStartServiceHealthcheck",
-            action: "Listen",
-            note: failure.to_string(),
-            extent: Extent::ThisNode,
-        });
+        recorder.record(NewEvent::warning(
+            Regarding::Service(failure.service.clone()),
+            "FailedToStartServiceHealthcheck",
+            "Listen",
+            failure.to_string(),
+        ));
     }
 }
 
 /// Records the start of the program. A switch has Events of its own.
 pub(super) fn record_start(recorder: &EventRecorder, former: Option<&Former>) {
     if former.is_none() {
-        recorder.record(NewEvent {
-            regarding: Regarding::Node,
-            severity: Severity::Normal,
-            reason: "Starting",
-            action: "StartKubeProxy",
-            note: String::new(),
-            extent: Extent::ThisNode,
-        });
+        recorder.record(NewEvent::new(
+            Regarding::Node,
+            Severity::Normal,
+            "Starting",
+            "StartKubeProxy",
+            String::new(),
+        ));
     }
 }
 
 /// Records what this host lacks.
 pub(super) fn record_limits(recorder: &EventRecorder, limits: Vec<String>) {
     for note in limits {
-        recorder.record(NewEvent {
-            regarding: Regarding::Node,
-            severity: Severity::Warning,
-            reason: "HostLimited",
-            action: "PrepareHost",
-            note,
-            extent: Extent::ThisNode,
-        });
+        recorder.record(NewEvent::warning(Regarding::Node, "HostLimited", "PrepareHost", note));
     }
 }

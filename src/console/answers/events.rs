@@ -11,6 +11,7 @@ use super::status::timestamp;
 use super::{Answer, Content};
 use crate::console::Desk;
 use crate::console::journal::{Arrival, Happened, Note, Origin};
+use crate::syntax::counted::counted;
 
 /// Most events in one answer: all that the journal has.
 const MOST: usize = 8_192;
@@ -176,11 +177,4 @@ fn of_arrival(arrival: &Arrival) -> String {
         Arrival::OtherNodeGone(name) => format!("node {name} has left"),
         Arrival::Inside(what) => (*what).to_owned(),
     }
-}
-
-/// Returns a number with its noun: `1 endpoint`, `2 endpoints`.
-#[must_use]
-pub fn counted(number: usize, noun: &str) -> String {
-    let plural = if number == 1 { "" } else { "s" };
-    format!("{number} {noun}{plural}")
 }

@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
-use super::events::counted;
 use super::status::{KindStatus, Status};
+use crate::syntax::counted::counted;
 
 /// Longest time for which changes may wait (`KubeIpvsProgrammingDelayed`).
 const LONGEST_WAIT: f64 = 10.0;

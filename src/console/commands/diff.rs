@@ -7,12 +7,12 @@ use super::source::SourceArguments;
 use super::{Session, written};
 use crate::config::Configuration;
 use crate::console::answers::diff::{Diff, DiffLine, DifferenceKind, DifferenceState};
-use crate::console::answers::events::counted;
 use crate::console::answers::takeover::Takeover;
 use crate::console::offline::Node;
 use crate::console::outcome::{Failure, Verdict};
 use crate::console::output::{bad, duration, notable, table};
 use crate::process;
+use crate::syntax::counted::counted;
 
 /// Compares the kernel with the plan: what is missing, foreign or different, and who asks for it
 #[derive(Debug, Clone, PartialEq, Eq, Args)]

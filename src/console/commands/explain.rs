@@ -13,7 +13,6 @@ use clap_complete::engine::ArgValueCompleter;
 use super::service::{full_name, hints_text, is_by_hints, kind_text};
 use super::{Session, completion, written};
 use crate::console::answers::decision::Use;
-use crate::console::answers::events::counted;
 use crate::console::answers::explain::{
     Asked, AskingPod, ClientExplanation, ClientPlace, Explanation, FrontendExplanation, Outcome,
     Reached, Rule, Seen, Unused,
@@ -21,6 +20,7 @@ use crate::console::answers::explain::{
 use crate::console::answers::service::FrontendKind;
 use crate::console::outcome::{Failure, Verdict};
 use crate::console::output::{bad, duration, good, heading, notable};
+use crate::syntax::counted::counted;
 
 /// Says in sentences who gets which endpoints of a Service, and why
 #[derive(Debug, Clone, PartialEq, Eq, Args)]

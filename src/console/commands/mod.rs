@@ -23,12 +23,12 @@ use std::process::ExitCode;
 
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum as _};
 
-use super::answers::events::counted;
 use super::answers::{Answer, FailureAnswer};
 use super::client::Client;
 use super::outcome::{Failure, Verdict};
 use super::output::{Colour, Format, Output};
 use crate::cli::SwitchArguments;
+use crate::syntax::counted::counted;
 
 /// Command line of a command.
 #[derive(Debug, Clone, PartialEq, Eq, Parser)]

@@ -7,12 +7,12 @@ use clap::Args;
 
 use super::source::SourceArguments;
 use super::{Session, written};
-use crate::console::answers::events::counted;
 use crate::console::answers::plan::{Manifest, PlanRequest, Planned, PlannedOperation};
 use crate::console::offline::Node;
 use crate::console::outcome::{Failure, Verdict};
 use crate::console::output::{bad, good, notable, table};
 use crate::console::words::Effect;
+use crate::syntax::counted::counted;
 
 /// Largest size of all manifests together.
 const LARGEST: usize = 3 << 20;

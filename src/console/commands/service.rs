@@ -8,12 +8,12 @@ use clap_complete::engine::ArgValueCompleter;
 use super::services::DEFAULT_NAMESPACE;
 use super::{Session, completion, counted_many, written};
 use crate::console::answers::decision::{Hints, Use};
-use crate::console::answers::events::counted;
 use crate::console::answers::service::{
     EndpointState, FrontendKind, FrontendState, ServiceState, Traffic,
 };
 use crate::console::outcome::{Failure, Verdict};
 use crate::console::output::{aligned, bad, duration, good, heading, notable, table};
+use crate::syntax::counted::counted;
 
 /// Shows one Service: each frontend with its endpoints as the kernel has them, and why an endpoint
 /// is not used

@@ -3,12 +3,12 @@
 use clap::Args;
 
 use super::{Session, counted_many, written};
-use crate::console::answers::events::counted;
 use crate::console::answers::status::{
     DrainStatus, KernelStatus, KindStatus, ProgramStatus, Status,
 };
 use crate::console::outcome::{Failure, Verdict};
 use crate::console::output::{aligned, bad, duration, good, heading, notable, table};
+use crate::syntax::counted::counted;
 
 /// Shows one screen about the program and its node: mode, API, Services, what is pending and why
 #[derive(Debug, Clone, PartialEq, Eq, Args)]

@@ -6,6 +6,7 @@ use super::markup::Markup;
 use crate::console::answers::service::{
     EndpointState, FrontendKind, FrontendState, ServiceState, Traffic,
 };
+use crate::syntax::counted::counted;
 
 /// Most frontends and endpoints of a picture. The tables below it have all.
 const MOST_FRONTENDS: usize = 16;
@@ -214,11 +215,6 @@ pub(super) fn rates(traffic: &Traffic) -> String {
         bytes(traffic.incoming_bytes_per_second),
         bytes(traffic.outgoing_bytes_per_second)
     )
-}
-
-/// `1 connection`, `2 connections`.
-pub(super) fn counted(number: u64, thing: &str) -> String {
-    format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
 }
 
 /// Bytes with three digits: `0 B`, `1.5 kB`, `23 MB`.

@@ -6,6 +6,7 @@ use super::markup::Markup;
 use super::status::duration;
 use super::{link, picture};
 use crate::console::answers::service::{EndpointState, FrontendState, ServiceState};
+use crate::syntax::counted::counted;
 
 /// Writes the page.
 pub(super) fn write(main: &mut Markup, state: &ServiceState) {
@@ -43,7 +44,7 @@ fn more(main: &mut Markup, state: &ServiceState) {
         format!("a client stays with its endpoint for {}", duration(f64::from(seconds)))
     });
     let check = state.health_check.as_ref().map(|check| {
-        let ready = picture::counted(check.local_endpoints as u64, "ready endpoint");
+        let ready = counted(check.local_endpoints, "ready endpoint");
         format!("port {}: {ready} on this node", check.port)
     });
     let ranges = Some(state.source_ranges.join(", ")).filter(|ranges| !ranges.is_empty());
