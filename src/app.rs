@@ -11,7 +11,6 @@
 //! tenure: another one follows in the same process, or a supervisor starts the program anew.
 
 mod actions;
-mod at_work;
 mod changes;
 mod console;
 mod counters;

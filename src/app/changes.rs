@@ -7,9 +7,9 @@ use anyhow::Context as _;
 use plan::mode::Mode;
 use plan::model::Family;
 use prometheus::IntGauge;
+use tokio_util::task::TaskTracker;
 use tracing::{error, info};
 
-use super::at_work::AtWork;
 use super::check;
 use super::former_mode::SWITCH_FAILED;
 use super::orders::Orders;
@@ -55,7 +55,7 @@ pub(super) struct Surroundings {
     /// Families that it serves.
     pub(super) families: Vec<Family>,
     pub(super) recorder: EventRecorder,
-    pub(super) at_work: AtWork,
+    pub(super) at_work: TaskTracker,
 }
 
 // === impl Changes ===
@@ -84,7 +84,7 @@ async fn file_changed(
     let Some(file) = configured.file.clone() else { return std::future::pending().await };
     let reason = format!("the configuration file {} has changed", file.path.display());
     let (arguments, configured) = (arguments.clone(), configured.clone());
-    let (at_work, families) = (cx.at_work.clone(), cx.families.clone());
+    let (at_work, families) = (cx.at_work.token(), cx.families.clone());
     let check: Check = Arc::new(move || {
         // It tries out what the host can do. The next tenure must not do the same meanwhile.
         let _held = &at_work;
@@ -148,7 +148,7 @@ async fn for_order(
     let families = cx.families.clone();
     let checked = cx
         .at_work
-        .block_on_pool(move || host::check(&configuration, &families).map(|()| configuration));
+        .spawn_blocking(move || host::check(&configuration, &families).map(|()| configuration));
     checked.await.context("check what the host can do")?
 }
 

@@ -13,9 +13,9 @@ use plan::settings::Settings;
 use prometheus::IntGaugeVec;
 use tokio::sync::watch;
 use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
 use tracing::{debug, info, warn};
 
-use super::at_work::AtWork;
 use super::localhost::NodePortsOnLocalhost;
 use super::relay::RunningRelay;
 use crate::cleanup::sockets::ServiceAddresses;
@@ -66,7 +66,7 @@ pub(super) struct FormerMode {
     pub(super) recorder: EventRecorder,
     /// Amount of it that is left, by kind.
     pub(super) left: IntGaugeVec,
-    pub(super) at_work: AtWork,
+    pub(super) at_work: TaskTracker,
     /// Longest time for what mode ipvs has left to end.
     pub(super) drain_deadline: Duration,
 }
@@ -180,7 +180,7 @@ impl FormerMode {
         let deadline = Instant::now() + self.drain_deadline;
         let settings = self.settings.clone();
         let read = move || ServiceAddresses::left_by_ipvs(&settings).map_err(anyhow::Error::from);
-        let read = self.at_work.block_on_pool(read).await;
+        let read = self.at_work.spawn_blocking(read).await;
         let addresses = match read.map_err(anyhow::Error::from).flatten() {
             Ok(addresses) => addresses,
             Err(error) => {
@@ -216,7 +216,7 @@ impl FormerMode {
     async fn remove(&self, removal: Removal) -> CleanupReport {
         let Some(backends) = self.backends.clone() else { return CleanupReport::default() };
         let settings = self.settings.clone();
-        let removing = self.at_work.block_on_pool(move || match removal {
+        let removing = self.at_work.spawn_blocking(move || match removal {
             Removal::OtherModes => cleanup::other_modes(settings.mode, &backends),
             Removal::Ipvs => cleanup::ipvs_mode(&settings, &backends),
         });
@@ -390,7 +390,7 @@ mod tests {
         let (recorder, _queue) = EventRecorder::new();
         let left = IntGaugeVec::new(prometheus::Opts::new("left", "left"), &["kind"]).unwrap();
         let status = watch::Sender::new(Status::default());
-        let (at_work, _idle) = super::super::at_work::begin();
+        let at_work = TaskTracker::new();
         let settings = Settings { mode: Mode::Iptables, ..Settings::new("node-1") };
         let former = FormerMode {
             settings,

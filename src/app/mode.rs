@@ -4,9 +4,9 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio_util::task::TaskTracker;
 use tracing::{debug, info, warn};
 
-use super::at_work::AtWork;
 use super::changes::{Consequence, Switch};
 use crate::config::Configuration;
 use crate::config::mode::{Fallback, OnReturn};
@@ -31,7 +31,7 @@ pub(super) fn returned(
     configuration: &Configuration,
     fallen_back: Option<FallenBack>,
     recorder: &EventRecorder,
-    at_work: &AtWork,
+    at_work: &TaskTracker,
 ) -> impl Future<Output = Return> + use<> {
     let fallen_back = fallen_back.zip(configuration.modes.fallback);
     if let Some((fallen_back, _)) = &fallen_back {
@@ -53,12 +53,12 @@ pub(super) fn returned(
 }
 
 /// Looks every so often. Ready when the host can do the mode.
-async fn until_possible(pause: Duration, look: Look, at_work: &AtWork) {
+async fn until_possible(pause: Duration, look: Look, at_work: &TaskTracker) {
     loop {
         tokio::time::sleep(pause).await;
         let look = Arc::clone(&look);
         // It runs programs, which takes its time.
-        match at_work.block_on_pool(move || look()).await {
+        match at_work.spawn_blocking(move || look()).await {
             Ok(Ok(())) => return,
             Ok(Err(missing)) => debug!("still missing: {}", missing.join("; ")),
             Err(error) => warn!("looking at what the host can do failed: {error}; looks again"),
@@ -123,7 +123,6 @@ mod tests {
     use tokio::time::{Instant, timeout};
 
     use super::*;
-    use crate::app::at_work;
 
     const MINUTE: Duration = Duration::from_secs(60);
 
@@ -137,7 +136,7 @@ mod tests {
             _ => Ok(()),
         };
         let began = Instant::now();
-        until_possible(MINUTE, Arc::new(look), &at_work::begin().0).await;
+        until_possible(MINUTE, Arc::new(look), &TaskTracker::new()).await;
         assert_eq!(looks.load(Ordering::Relaxed), 3);
         assert_eq!(began.elapsed().as_secs(), 180);
     }
@@ -159,7 +158,7 @@ mod tests {
     async fn a_node_that_has_not_fallen_back_does_not_look() {
         let words = ["kube-ipvs", "--proxy-mode=auto"].map(Into::into);
         let configuration = Configuration::load(&crate::cli::parse(words).unwrap()).unwrap();
-        let never = returned(&configuration, None, &EventRecorder::disabled(), &at_work::begin().0);
+        let never = returned(&configuration, None, &EventRecorder::disabled(), &TaskTracker::new());
         assert!(timeout(60 * MINUTE, never).await.is_err());
     }
 

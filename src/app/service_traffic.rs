@@ -11,9 +11,9 @@ use plan::kernel_objects::Frontend;
 use plan::mode::Mode;
 use plan::model::ServiceName;
 use tokio::time::{Instant, sleep};
+use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
-use super::at_work::AtWork;
 use crate::config::Configuration;
 use crate::kernel::traffic::TrafficReader;
 use crate::kernel::{CurrentConnections, ReadError, TrafficCounters, estimators, sysctl};
@@ -38,13 +38,13 @@ pub(super) struct ServiceTrafficCycle {
     inquiries: Inquiries,
     /// None: none are wanted, or the mode has no counters.
     metrics: Option<ServiceMetrics>,
-    at_work: AtWork,
+    at_work: TaskTracker,
 }
 
 /// The kernel's socket, and what it was used for.
 struct TimedReader {
     reader: Option<TrafficReader>,
-    at_work: AtWork,
+    at_work: TaskTracker,
     /// Time of the readings since [`TimedReader::begin`].
     took: Duration,
 }
@@ -70,7 +70,7 @@ impl ServiceTrafficCycle {
         mode: Mode,
         measured: &Metrics,
         inquiries: Inquiries,
-        at_work: &AtWork,
+        at_work: &TaskTracker,
     ) -> Result<Self, prometheus::Error> {
         let selection = configuration.measured_services.clone();
         let is_wanted = mode == Mode::Ipvs && selection != MeasuredServices::Off;
@@ -178,7 +178,7 @@ impl ServiceTrafficCycle {
 // === impl TimedReader ===
 
 impl TimedReader {
-    fn new(at_work: AtWork) -> Self {
+    fn new(at_work: TaskTracker) -> Self {
         Self { reader: None, at_work, took: Duration::ZERO }
     }
 
@@ -198,7 +198,7 @@ impl TimedReader {
         read: impl FnOnce(&mut TrafficReader) -> Result<T, ReadError> + Send + 'static,
     ) -> Result<T, Failure> {
         let reader = self.reader.take();
-        let done = self.at_work.block_on_pool(move || {
+        let done = self.at_work.spawn_blocking(move || {
             let began = Instant::now();
             let mut reader = reader.map_or_else(TrafficReader::open, Ok)?;
             let found = read(&mut reader)?;

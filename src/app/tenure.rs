@@ -22,9 +22,9 @@ use plan::settings::Settings;
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
+use tokio_util::task::TaskTracker;
 use tracing::info;
 
-use super::at_work::{self, AtWork, UntilIdle};
 use super::changes::{Changes, Consequence, Surroundings, Switch};
 use super::former_mode::{Former, FormerMode};
 use super::input::{InputPump, Unchecked};
@@ -161,16 +161,18 @@ pub(super) async fn serve(
     former: Option<Former>,
     program: &mut Program,
 ) -> Result<Ended, TenureError> {
-    let (at_work, idle) = at_work::begin();
+    // A task ends when it is dropped. A thread in a call to the kernel, or one that waits for a program, does
+    // not: each of them holds a token for as long as it works.
+    let at_work = TaskTracker::new();
     let ended = serve_at_work(configuration, former, program, &at_work).await;
-    drop(at_work);
+    at_work.close();
     match ended {
         Ok(Ended::Switch { .. } | Ended::HeldUp(_)) | Err(TenureError::NotReady(_)) => {
-            if program.until_idle(idle).await { ended } else { Ok(Ended::Shutdown) }
+            if program.until_idle(&at_work).await { ended } else { Ok(Ended::Shutdown) }
         }
         Ok(Ended::Shutdown) => {
             // Threads remove what is on the host: the console's socket. No long write is waited for.
-            let _in_time = timeout(LONGEST_END, idle.wait()).await;
+            let _in_time = timeout(LONGEST_END, at_work.wait()).await;
             ended
         }
         Err(_) => ended,
@@ -181,7 +183,7 @@ async fn serve_at_work(
     configuration: Configuration,
     former: Option<Former>,
     program: &mut Program,
-    at_work: &AtWork,
+    at_work: &TaskTracker,
 ) -> Result<Ended, TenureError> {
     let threads = Threads::start(at_work, Arc::clone(&program.serving))
         .context("start the threads beside the event loop")
@@ -269,11 +271,11 @@ async fn get_ready(
     configuration: Configuration,
     served: Vec<Family>,
     threads: &Threads,
-    at_work: &AtWork,
+    at_work: &TaskTracker,
 ) -> anyhow::Result<(Source, Host)> {
     // The client starts tasks where it is made.
     let source_thread = threads.source.handle().clone();
-    let ready = at_work.block_on_pool(move || {
+    let ready = at_work.spawn_blocking(move || {
         let source = source_thread.block_on(Source::open(&configuration))?;
         let cluster = source.cluster_questions(&source_thread);
         let chosen = service_routes::at_start(configuration, cluster.as_ref());
@@ -287,11 +289,11 @@ async fn get_ready(
 
 impl Program {
     /// Waits for the end of what a tenure has at work. Returns false if the program is to end first.
-    async fn until_idle(&mut self, idle: UntilIdle) -> bool {
+    async fn until_idle(&mut self, at_work: &TaskTracker) -> bool {
         tokio::select! {
             biased;
             () = self.shutdown.requested() => false,
-            () = idle.wait() => true,
+            () = at_work.wait() => true,
         }
     }
 }
@@ -304,7 +306,7 @@ impl<K: Kernel + 'static> Parts<K> {
     pub(super) async fn run(
         self,
         threads: &Threads,
-        at_work: &AtWork,
+        at_work: &TaskTracker,
         shutdown: impl Future<Output = ()>,
         changes: Changes<'_>,
     ) -> anyhow::Result<Ended> {
@@ -329,7 +331,7 @@ impl<K: Kernel + 'static> Parts<K> {
         let (inquiries, stages) = (self.inquiries, measured.own.stages.clone());
         let cycle = ServiceTrafficCycle::new(&configuration, from, &measured, inquiries, at_work)?;
         threads.console.spawn(cycle.run());
-        let kernel = KernelHandle::start_holding(kernel, stages, at_work.clone())
+        let kernel = KernelHandle::start_holding(kernel, stages, at_work.token())
             .context("start the kernel worker")?;
         let routes = service_routes::may_be(&configuration, &settings);
         let link_local = settings.node_port_addresses.may_be_link_local();
@@ -394,11 +396,14 @@ impl<K: Kernel + 'static> Parts<K> {
 // === impl Threads ===
 
 impl Threads {
-    pub(super) fn start(at_work: &AtWork, serving: Arc<ServingThread>) -> std::io::Result<Self> {
+    pub(super) fn start(
+        at_work: &TaskTracker,
+        serving: Arc<ServingThread>,
+    ) -> std::io::Result<Self> {
         Ok(Self {
             serving,
-            source: TaskThread::start("source", at_work.clone())?,
-            console: TaskThread::start("console", at_work.clone())?,
+            source: TaskThread::start("source", at_work.token())?,
+            console: TaskThread::start("console", at_work.token())?,
         })
     }
 }

@@ -12,6 +12,8 @@ use netlink::{Batch, DecodeError, Error, MessageWriter, Protocol, Socket, attrib
 use plan::kernel_objects::LINK;
 use rustix::io::Errno;
 
+use super::route::{AF_INET, AF_INET6};
+
 const RTM_NEWLINK: u16 = 16;
 const RTM_DELLINK: u16 = 17;
 const RTM_GETLINK: u16 = 18;
@@ -44,8 +46,6 @@ const IFA_F_DEPRECATED: u32 = 0x20;
 /// `ipv6_get_saddr_eval` in net/ipv6/addrconf.c would choose among addresses of other interfaces by the
 /// longest common prefix, and find a Service's.
 const NEVER_A_SOURCE: [u8; 16] = [0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0];
-const AF_INET: u8 = 2;
-const AF_INET6: u8 = 10;
 /// `struct ifinfomsg`: family, padding, type (u16), index (i32), flags (u32), change mask (u32).
 const LINK_HEADER: usize = 16;
 /// Place of the index in `struct ifinfomsg`.

@@ -7,6 +7,7 @@ use netlink::{Batch, DecodeError, Error, Protocol, Socket, attributes};
 use rustix::io::Errno;
 
 use super::link::{AddressScope, LinkAddress, Links};
+use super::route::{AF_INET, AF_INET6};
 
 const RTM_GETROUTE: u16 = 26;
 const RTA_DST: u16 = 1;
@@ -14,8 +15,6 @@ const RTA_OIF: u16 = 4;
 const RTA_GATEWAY: u16 = 5;
 const RTA_PREFSRC: u16 = 7;
 const RTN_LOCAL: u8 = 2;
-const AF_INET: u8 = 2;
-const AF_INET6: u8 = 10;
 /// `struct rtmsg`: family, length of the destination, length of the source, type of service, table,
 /// protocol, scope, type, flags (u32).
 const HEADER: usize = 12;

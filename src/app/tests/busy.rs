@@ -10,8 +10,8 @@ use plan::actual::Actual;
 use plan::planner::{Plan, Planner};
 use plan::settings::Settings;
 use serde_json::json;
+use tokio_util::task::TaskTracker;
 
-use crate::app::at_work;
 use crate::app::changes::Changes;
 use crate::app::localhost::NodePortsOnLocalhost;
 use crate::app::orders::Orders;
@@ -154,7 +154,7 @@ fn health_and_metrics_are_answered_in_the_middle_of_a_round_with_a_very_large_se
             observers: vec![Box::new(Gate { entered, leave })],
             set_verbosity: Box::new(|_| Ok(())),
         };
-        let (at_work, _idle) = at_work::begin();
+        let at_work = TaskTracker::new();
         let threads = Threads::start(&at_work, ServingThread::start().unwrap()).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let shutdown = async {

@@ -9,6 +9,8 @@ use plan::flows::Flow;
 use plan::kernel_objects::Frontend;
 use plan::model::{Family, Protocol};
 
+use crate::kernel::route::{AF_INET, AF_INET6};
+
 /// `NFNL_SUBSYS_CTNETLINK` is the upper byte of the message type.
 const SUBSYSTEM: u16 = 1 << 8;
 /// `IPCTNL_MSG_CT_GET`
@@ -42,8 +44,6 @@ const CTA_FILTER_ORIG_FLAGS: u16 = 1;
 const FILTER_PROTO_NUM: u32 = 1 << 3;
 const FILTER_PROTO_DST_PORT: u32 = 1 << 5;
 
-const AF_INET: u8 = 2;
-const AF_INET6: u8 = 10;
 const IPPROTO_TCP: u8 = 6;
 const IPPROTO_UDP: u8 = 17;
 const IPPROTO_SCTP: u8 = 132;
