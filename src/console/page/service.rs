@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 
 use super::markup::Markup;
-use super::status::duration;
 use super::{link, picture};
 use crate::console::answers::service::{EndpointState, FrontendState, ServiceState};
+use crate::console::output::duration;
 use crate::syntax::counted::counted;
 
 /// Writes the page.

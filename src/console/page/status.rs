@@ -4,6 +4,7 @@ use std::fmt::Display;
 
 use super::markup::Markup;
 use crate::console::answers::status::{SetStatus, Status};
+use crate::console::output::duration;
 
 /// Share of a set from which it is worth a look: it grows at seven eighths.
 const NOTABLE_FILL: f64 = 0.875;
@@ -195,24 +196,4 @@ fn coloured<T: Display + Default + PartialEq>(
 #[expect(clippy::cast_precision_loss, reason = "a share in percent")]
 fn share(entries: usize, capacity: u64) -> f64 {
     if capacity == 0 { 0.0 } else { entries as f64 / capacity as f64 }
-}
-
-/// A duration in two units: `3 d 4 h`, `12 m 5 s`, `0.3 s`.
-pub(super) fn duration(seconds: f64) -> String {
-    if seconds < 10.0 {
-        return format!("{seconds:.1} s");
-    }
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "it is positive, and far below the largest number"
-    )]
-    let whole = seconds as u64;
-    let (minutes, hours, days) = (whole / 60, whole / 3_600, whole / 86_400);
-    match (days, hours, minutes) {
-        (0, 0, 0) => format!("{whole} s"),
-        (0, 0, _) => format!("{minutes} m {} s", whole % 60),
-        (0, _, _) => format!("{hours} h {} m", minutes % 60),
-        _ => format!("{days} d {} h", hours % 24),
-    }
 }

@@ -300,7 +300,7 @@ async fn a_service_is_drawn_with_its_frontends_and_each_endpoint_once() {
     }
     // What two frontends give to one endpoint is added up.
     assert!(svg.contains("4 open, 6 connections/s, 2.4 kB/s in, 80.0 kB/s out"), "{svg}");
-    assert!(tables.contains("1 m 1 s") && tables.contains("not used: not ready"), "{tables}");
+    assert!(tables.contains("61s") && tables.contains("not used: not ready"), "{tables}");
     for text in [warning().as_str(), "A change of it is not written yet", "192.0.2.0/24"] {
         assert!(page.contains(text), "{text}: {page}");
     }
