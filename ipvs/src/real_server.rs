@@ -147,7 +147,7 @@ impl TunnelOptions {
     /// A tunnel without port and flags.
     #[must_use]
     pub fn new(kind: TunnelType) -> Self {
-        Self { kind, port: 0, flags: TunnelFlags::NONE }
+        Self { kind, port: 0, flags: TunnelFlags::empty() }
     }
 
     with! {

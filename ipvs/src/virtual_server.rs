@@ -59,7 +59,7 @@ impl VirtualServer {
         Self {
             id,
             scheduler,
-            flags: Flags::NONE,
+            flags: Flags::empty(),
             persistence_timeout: 0,
             netmask: Netmask::Prefix(id.family().bits()),
             persistence_engine: None,
@@ -94,7 +94,7 @@ impl VirtualServer {
         let family = self.id.family();
         self.id == other.id
             && self.scheduler == other.scheduler
-            && self.flags.without(Flags::HASHED) == other.flags.without(Flags::HASHED)
+            && self.flags.difference(Flags::HASHED) == other.flags.difference(Flags::HASHED)
             && self.persistence_timeout == other.persistence_timeout
             && self.netmask.to_bytes(family) == other.netmask.to_bytes(family)
             && self.persistence_engine == other.persistence_engine

@@ -49,7 +49,7 @@ pub(super) fn virtual_server(
 ) -> Result<ipvs::VirtualServer, ipvs::ParseError> {
     let scheduler = ipvs::Scheduler::new(server.scheduler.as_str())?;
     let mut wanted = ipvs::VirtualServer::new(virtual_server_id(frontend), scheduler);
-    wanted.flags |= ipvs::Flags::from_bits(server.scheduler_flags);
+    wanted.flags |= ipvs::Flags::from_bits_retain(server.scheduler_flags);
     Ok(match server.persistence {
         Some(seconds) => wanted.with_persistence(seconds),
         None => wanted,

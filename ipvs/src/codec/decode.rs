@@ -214,13 +214,13 @@ impl<'a> ServiceFields<'a> {
         let broken = |part| missing(VIRTUAL_SERVER, part);
         let id = self.id()?;
         let scheduler = self.scheduler.ok_or_else(|| broken("its scheduler"))?;
-        let flags = Flags::from_bits(self.flags.ok_or_else(|| broken("its flags"))?);
+        let flags = Flags::from_bits_retain(self.flags.ok_or_else(|| broken("its flags"))?);
         let netmask = self.netmask.ok_or_else(|| broken("its netmask"))?;
         Ok(VirtualServerStatus {
             server: VirtualServer {
                 id,
                 scheduler: name(scheduler, Scheduler::new)?,
-                flags: flags.without(Flags::HASHED),
+                flags: flags.difference(Flags::HASHED),
                 persistence_timeout: self.timeout.ok_or_else(|| broken("its timeout"))?,
                 netmask: Netmask::from_octets(netmask, id.family()).ok_or_else(|| {
                     DecodeError::new(VIRTUAL_SERVER, "its prefix length is past 255")
@@ -248,7 +248,7 @@ impl<'a> DestinationFields<'a> {
             destination::TUN_TYPE => self.tunnel.kind = attribute.u8()?.into(),
             destination::TUN_PORT => self.tunnel.port = attribute.u16_be()?,
             destination::TUN_FLAGS => {
-                self.tunnel.flags = TunnelFlags::from_bits(attribute.u16()?);
+                self.tunnel.flags = TunnelFlags::from_bits_retain(attribute.u16()?);
             }
             destination::WEIGHT => self.weight = Some(attribute.u32()?),
             destination::U_THRESH => self.upper_threshold = Some(attribute.u32()?),

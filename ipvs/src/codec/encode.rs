@@ -93,7 +93,7 @@ fn virtual_server(attributes: &mut AttributeWriter<'_>, server: &VirtualServer) 
 /// The kernel's own flag is never asked for: kernels before 5.13 believed it, and then did not put
 /// the virtual server into their table.
 fn flags(flags: Flags) -> [u8; 8] {
-    let [a, b, c, d] = flags.without(Flags::HASHED).bits().to_ne_bytes();
+    let [a, b, c, d] = flags.difference(Flags::HASHED).bits().to_ne_bytes();
     let [e, f, g, h] = u32::MAX.to_ne_bytes();
     [a, b, c, d, e, f, g, h]
 }

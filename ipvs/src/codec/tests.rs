@@ -201,7 +201,7 @@ fn a_tunnels_options_count_for_a_tunnel_only() {
     let options = TunnelOptions {
         kind: TunnelType::Other(9),
         port: 9,
-        flags: TunnelFlags::from_bits(u16::from_ne_bytes([4, 0])),
+        flags: TunnelFlags::from_bits_retain(u16::from_ne_bytes([4, 0])),
     };
     assert_eq!(method(2), ForwardingMethod::Tunnel(options));
     assert_eq!(method(0), ForwardingMethod::Masquerade);
@@ -230,7 +230,7 @@ fn what_is_unknown_is_kept_or_passed_over() {
     ]);
     let decoded = decode_virtual_server(&bytes).unwrap();
     assert!(decoded.hashed);
-    assert_eq!(decoded.server.flags, Flags::from_bits(u32::from_ne_bytes([0x40, 1, 0, 0])));
+    assert_eq!(decoded.server.flags, Flags::from_bits_retain(u32::from_ne_bytes([0x40, 1, 0, 0])));
     assert_eq!(decoded.server.scheduler.as_str(), "novel");
     assert!(matches!(decoded.server.id, VirtualServerId::Address { protocol: Protocol(50), .. }));
 }
@@ -372,7 +372,7 @@ proptest! {
         let server = VirtualServer {
             id: VirtualServerId::Address { protocol: Protocol(protocol), address, port },
             scheduler: Scheduler::new(&scheduler).unwrap(),
-            flags: Flags::from_bits(flags).without(Flags::HASHED),
+            flags: Flags::from_bits_retain(flags).difference(Flags::HASHED),
             persistence_timeout,
             netmask: Netmask::Prefix(prefix),
             persistence_engine: engine.and_then(|name| PersistenceEngine::new(&name).ok()),

@@ -39,7 +39,7 @@ fn every_kind() -> Vec<(RealServer, &'static str)> {
         ),
         (forwarded(4, ForwardingMethod::DirectRoute), "-r 10.0.0.4:80 -g -w 1"),
         (
-            forwarded(5, tunnel(TunnelType::Ipip, 0, TunnelFlags::NONE)),
+            forwarded(5, tunnel(TunnelType::Ipip, 0, TunnelFlags::empty())),
             "-r 10.0.0.5:80 -i -w 1 --tun-type ipip",
         ),
         (
@@ -51,7 +51,11 @@ fn every_kind() -> Vec<(RealServer, &'static str)> {
             "-r 10.0.0.7:80 -i -w 1 --tun-type gre --tun-csum",
         ),
         (
-            RealServer::new(v6, 80).with_forwarding(tunnel(TunnelType::Ipip, 0, TunnelFlags::NONE)),
+            RealServer::new(v6, 80).with_forwarding(tunnel(
+                TunnelType::Ipip,
+                0,
+                TunnelFlags::empty(),
+            )),
             "-r [fd00::a]:80 -i -w 1 --tun-type ipip",
         ),
     ]

@@ -149,9 +149,9 @@ fn tunnelled() -> [RealServer; 4] {
     let address: std::net::Ipv6Addr = "fd00::6".parse().unwrap();
     [
         tunnel([10, 0, 0, 3].into(), TunnelType::Gue, 6080, TunnelFlags::CHECKSUM),
-        tunnel([10, 0, 0, 4].into(), TunnelType::Gre, 0, TunnelFlags::NONE),
-        tunnel([10, 0, 0, 5].into(), TunnelType::Ipip, 0, TunnelFlags::NONE),
-        tunnel(address.into(), TunnelType::Ipip, 0, TunnelFlags::NONE),
+        tunnel([10, 0, 0, 4].into(), TunnelType::Gre, 0, TunnelFlags::empty()),
+        tunnel([10, 0, 0, 5].into(), TunnelType::Ipip, 0, TunnelFlags::empty()),
+        tunnel(address.into(), TunnelType::Ipip, 0, TunnelFlags::empty()),
     ]
 }
 
