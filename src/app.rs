@@ -12,7 +12,6 @@
 
 mod actions;
 mod changes;
-mod console;
 mod counters;
 mod former_mode;
 mod held_up;

@@ -18,12 +18,8 @@ use crate::reply::{Content, replies};
 
 mod ask;
 mod buffers;
-mod notification;
-mod traffic;
 
 use buffers::RECEIVE_BUFFER;
-pub use notification::Notification;
-pub use traffic::Traffic;
 
 /// Number of times that a listing is tried when changes disturb it.
 pub const DUMP_ATTEMPTS: usize = 8;
@@ -52,6 +48,28 @@ pub enum Protocol {
     Netfilter,
     /// Families with names, such as IPVS: `NETLINK_GENERIC`.
     Generic,
+}
+
+/// A message that the kernel sent unasked, to a group that was joined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Notification<'a> {
+    /// The subsystem's message type.
+    pub message_type: u16,
+    /// The subsystem's header and attributes.
+    pub body: &'a [u8],
+}
+
+/// Amount of traffic over a socket, for measurements.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Traffic {
+    /// Requests sent.
+    pub requests: u64,
+    /// Sends they went in.
+    pub sends: u64,
+    /// Datagrams received.
+    pub receives: u64,
 }
 
 /// A netlink socket. It belongs to one network namespace for good. When it fails, it is opened
@@ -86,6 +104,28 @@ impl Protocol {
             Self::Netfilter => netlink_sys::protocols::NETLINK_NETFILTER,
             Self::Generic => netlink_sys::protocols::NETLINK_GENERIC,
         }
+    }
+}
+
+// === impl Notification ===
+
+impl<'a> Notification<'a> {
+    /// A message of this type.
+    #[must_use]
+    pub fn new(message_type: u16, body: &'a [u8]) -> Self {
+        Self { message_type, body }
+    }
+}
+
+// === impl Traffic ===
+
+impl std::iter::Sum for Traffic {
+    fn sum<I: Iterator<Item = Self>>(each: I) -> Self {
+        each.fold(Self::default(), |sum, one| Self {
+            requests: sum.requests + one.requests,
+            sends: sum.sends + one.sends,
+            receives: sum.receives + one.receives,
+        })
     }
 }
 

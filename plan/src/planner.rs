@@ -5,7 +5,6 @@ mod excerpt;
 mod explained;
 mod hand_drains;
 mod ipvs;
-mod limit;
 mod node_ports;
 mod service_routes;
 mod stateless;
@@ -48,7 +47,6 @@ pub use explained::{
     ExplainedEndpoint, ExplainedFrontend, ExplainedPort, ExplainedService, ServiceSummary,
     Summaries,
 };
-pub use limit::RoundLimit;
 pub use node_ports::NodePortAddressCount;
 
 /// The planner: it knows the input, and what the kernel should have for it.
@@ -122,6 +120,26 @@ pub struct Plan {
 struct Round {
     virtual_servers: Changes,
     chains: ChainChanges,
+}
+
+/// Limits to what is planned in one go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RoundLimit {
+    /// Number of Services, or parts of Services, at most.
+    pub services: usize,
+    /// No further Service once those taken may need so many operations.
+    pub operations: usize,
+    /// No more operations of a single Service than this, about, or a sixteenth of those that all of
+    /// it takes, if that is more: it waits with the rest of them, behind the others.
+    pub operations_per_service: usize,
+}
+
+// === impl RoundLimit ===
+
+impl RoundLimit {
+    /// Everything in one go.
+    pub const NONE: Self =
+        Self { services: usize::MAX, operations: usize::MAX, operations_per_service: usize::MAX };
 }
 
 // === impl Planner ===

@@ -2,18 +2,15 @@
 
 mod api_server;
 mod contention;
-mod counts;
 mod excerpt;
-mod hand_drains;
 mod in_use;
 mod index;
-mod listed;
 mod queue;
-mod rules;
 mod turn;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 
 use ipnet::IpNet;
@@ -21,6 +18,7 @@ use ipnet::IpNet;
 use crate::endpoints::EndpointsByPort;
 use crate::event::Event;
 use crate::facts::{BoundAddresses, MANY_ENDPOINTS, NodeFacts};
+use crate::hand_drain::HandDrain;
 use crate::hash::HashMap;
 use crate::iptables::tail;
 use crate::mode::Mode;
@@ -30,7 +28,6 @@ use crate::sets::{SetId, SetKind};
 use crate::settings::Settings;
 use crate::userspace::{self, ProxyPortId, ProxyPortState, ProxyPorts};
 use api_server::ApiServer;
-pub use counts::InputCounts;
 pub use excerpt::ServiceInput;
 use in_use::inside;
 use index::Index;
@@ -77,6 +74,17 @@ struct Record {
 /// Number of endpoints below which rules about endpoints have comments again. All rules are written again for that, so
 /// a cluster that moves around a thousand endpoints must not cross a limit at each rollout.
 const FEWEST_UNCOMMENTED_ENDPOINTS: usize = 800;
+
+/// Numbers of objects in the input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct InputCounts {
+    /// Services that are balanced.
+    pub services: usize,
+    /// EndpointSlices of Services, those included whose Service is not there yet.
+    pub slices: usize,
+    /// Endpoints in these slices, ready or not.
+    pub endpoints: usize,
+}
 
 // === impl Store ===
 
@@ -424,6 +432,86 @@ impl Store {
             if !same && (settings.mode == Mode::Ipvs || settings.localhost_node_ports) {
                 self.dirty.extend(self.index.with_node_ports(*family).cloned());
             }
+        }
+    }
+
+    /// The families whose constant rules have become different since this was last called, and
+    /// since when.
+    pub fn take_dirty_rules(&mut self) -> BTreeMap<Family, u64> {
+        std::mem::take(&mut self.dirty_rules)
+    }
+
+    /// Has a family's constant rules written again.
+    pub(crate) fn note_other_rules(&mut self, family: Family) {
+        self.dirty_rules.entry(family).or_insert(self.dirty.now());
+    }
+
+    /// Has these Services compiled again.
+    pub(crate) fn compile_again(&mut self, services: impl IntoIterator<Item = ServiceName>) {
+        self.dirty.extend(services);
+    }
+
+    /// Counts the objects. Walks all of them.
+    #[must_use]
+    pub fn count(&self) -> InputCounts {
+        let mut counts = InputCounts::default();
+        for record in self.records.values() {
+            counts.services += usize::from(record.service.is_some());
+            counts.slices += record.slices.len();
+            counts.endpoints += record.slices.iter().map(|it| it.endpoints.len()).sum::<usize>();
+        }
+        counts
+    }
+
+    /// The names of the Services that come after this one, or of all, in order.
+    pub fn names(&self, after: Option<&ServiceName>) -> impl Iterator<Item = &ServiceName> {
+        let start = after.map_or(Unbounded, Excluded);
+        self.names.range::<ServiceName, _>((start, Unbounded))
+    }
+
+    /// Number of Services.
+    #[must_use]
+    pub fn n_services(&self) -> usize {
+        self.names.len()
+    }
+
+    /// Number of Services with a cluster address of a family.
+    #[must_use]
+    pub fn n_services_of(&self, family: Family) -> usize {
+        let counts = Family::BOTH.into_iter().zip(self.n_clustered);
+        counts.filter(|(it, _)| *it == family).map(|(_, count)| count).sum()
+    }
+
+    /// True if a Service waits to be compiled again.
+    #[must_use]
+    pub fn waits(&self, service: &ServiceName) -> bool {
+        self.dirty.contains(service)
+    }
+
+    /// Returns the Services with an endpoint that a drain by hand covers. Looks through all slices,
+    /// unless the drain is for one Service: who drains by hand does so seldom, and an index of all
+    /// endpoints would take its room all the time.
+    #[must_use]
+    pub fn with_endpoints_of(&self, drain: &HandDrain) -> BTreeSet<ServiceName> {
+        let has_one = |record: &Record| {
+            record.service.is_some() && record.slices.iter().any(|slice| drain.is_in(slice))
+        };
+        match &drain.service {
+            Some(name) => {
+                let record = self.records.get(name);
+                record.filter(|record| has_one(record)).map(|_| name.clone()).into_iter().collect()
+            }
+            None => {
+                let with_one = self.records.iter().filter(|(_, record)| has_one(record));
+                with_one.map(|(name, _)| name.clone()).collect()
+            }
+        }
+    }
+
+    /// Has the Services planned again that a drain by hand is about, if it is new.
+    fn apply_hand_drain(&mut self, drain: &HandDrain, is_drained: bool) {
+        if self.facts.note_hand_drain(drain, is_drained) {
+            self.dirty.extend(self.with_endpoints_of(drain));
         }
     }
 }

@@ -38,14 +38,14 @@ use super::serving::ServingThread;
 use super::signals::Shutdown;
 use super::source::Source;
 use super::threads::TaskThread;
-use super::{QUEUE, console, held_up, mode, serving};
+use super::{QUEUE, held_up, mode, serving};
 use crate::config::warnings::Mismatch;
 use crate::config::watch::Rejected;
 use crate::config::{Arguments, Configuration};
 use crate::console::answers::top::Readings;
 use crate::console::journal::{Happened, Journal, noted};
 use crate::console::lately::Repairs;
-use crate::console::{Desk, RelayedNow};
+use crate::console::{Desk, RelayedNow, page, server, socket_path};
 use crate::events::EventRecorder;
 use crate::host::{self, FallenBack, Host};
 use crate::kernel::rules::Backend;
@@ -232,7 +232,7 @@ async fn serve_at_work(
         versions: linux.versions(),
         since: (Instant::now(), SystemTime::now()),
     };
-    let pages = console::start(desk, &threads.console);
+    let pages = start_console(desk, &threads.console);
     let route_watch = RouteWatch {
         configuration: configuration.clone(),
         settings: settings.clone(),
@@ -263,6 +263,19 @@ async fn serve_at_work(
     let changes = Changes { arguments, configured, rejected, orders };
     let ended = parts.run(&threads, at_work, shutdown.requested(), changes).await;
     ended.map_err(TenureError::Failed)
+}
+
+/// Starts the console on its thread, and returns its pages for the metrics server.
+fn start_console(desk: Desk, thread: &TaskThread) -> Router {
+    let desk = Arc::new(desk);
+    let pages = match desk.configuration.served.console_page {
+        Some(readers) => page::router(Arc::clone(&desk), readers, thread.handle()),
+        None => Router::new(),
+    };
+    if let Some(path) = socket_path(&desk.configuration.console_socket) {
+        thread.spawn(async move { server::serve(&path, desk).await });
+    }
+    pages
 }
 
 /// Opens the source, makes the choices that the configuration leaves open, and prepares the host. It

@@ -1,11 +1,8 @@
 //! A kernel for scenario tests: in memory, as strict as the real one, with faults on demand.
 
-mod connections;
 mod flows;
 mod interference;
 mod rules;
-mod sets;
-mod sysctls;
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -18,7 +15,7 @@ use plan::flows::Flow;
 use plan::hash::HashSet;
 use plan::kernel_objects::Frontend;
 use plan::memory::MemoryKernel;
-use plan::model::Family;
+use plan::model::{Family, Protocol};
 use plan::op::Op;
 use plan::routes::RouteOp;
 use plan::rule_set::RuleSet;
@@ -226,6 +223,54 @@ impl Fake {
 
     fn state(&self) -> MutexGuard<'_, FakeState> {
         self.0.lock()
+    }
+
+    /// From now on it has these sysctls, with their desired values.
+    pub fn keep_sysctls(&self, sysctls: impl IntoIterator<Item = Sysctl>) {
+        let has_its_value = |sysctl: Sysctl| (sysctl.clone(), sysctl.value);
+        self.state().sysctls = sysctls.into_iter().map(has_its_value).collect();
+    }
+
+    /// Sets a sysctl as another program does.
+    pub fn disturb_sysctl(&self, path: &str, value: &str) {
+        let mut state = self.state();
+        let disturbed = state.sysctls.iter_mut().filter(|(sysctl, _)| sysctl.path == path);
+        disturbed.for_each(|(_, found)| value.clone_into(found));
+    }
+
+    /// From now on, another program sets a sysctl again and again.
+    pub fn contest_sysctl(&self, path: &str, value: &str) {
+        self.state().contested = Some((path.to_owned(), value.to_owned()));
+    }
+
+    /// From now on, no other program sets a sysctl by itself.
+    pub fn end_contest(&self) {
+        self.state().contested = None;
+    }
+
+    /// The value that a sysctl has.
+    #[must_use]
+    pub fn sysctl(&self, path: &str) -> Option<String> {
+        let state = self.state();
+        let found = state.sysctls.iter().find(|(sysctl, _)| sysctl.path == path);
+        found.map(|(_, value)| value.clone())
+    }
+
+    /// Mounts `/proc/sys` read-only from now on, or writable again.
+    pub fn mount_proc_sys(&self, is_read_only: bool) {
+        self.state().is_proc_sys_read_only = is_read_only;
+    }
+
+    /// Closes the connections of a virtual server. Its real servers go on counting them.
+    pub fn close_connections(&self, frontend: Frontend) {
+        self.state().closed.insert(frontend);
+    }
+
+    /// Readings of sets beside the loop wait for this lock before they end. They have what was there
+    /// when they began.
+    #[must_use]
+    pub fn set_lock(&self) -> Arc<tokio::sync::Mutex<()>> {
+        Arc::clone(&self.state().set_lock)
     }
 }
 
@@ -483,10 +528,48 @@ impl FakeState {
             }
         })
     }
+
+    /// Counts the connections that are not closed; none if there are more than `most`, closed or not.
+    fn open_connections(&mut self, most: u64) -> Result<Option<OpenConnections>, ReadError> {
+        self.looks.connections += 1;
+        let closed = self.closed.clone();
+        let actual = self.readable(KernelRead::Connections)?;
+        let real_servers = actual.virtual_servers.values().flat_map(|it| it.real_servers.values());
+        if real_servers.map(|it| it.connections).sum::<u64>() > most {
+            return Ok(None);
+        }
+        let is_open =
+            |frontend: &Frontend| frontend.protocol != Protocol::Udp && !closed.contains(frontend);
+        let servers = actual.virtual_servers.iter().filter(|(frontend, _)| is_open(frontend));
+        let each = servers.flat_map(|(frontend, server)| {
+            let real_servers = server.real_servers.iter();
+            real_servers.map(|(socket, found)| ((*frontend, *socket), found.connections))
+        });
+        Ok(Some(each.filter(|(_, connections)| *connections > 0).collect()))
+    }
 }
 
 fn lost() -> Refusal {
     Refusal::new(RefusalClass::AnswerLost, "injected")
+}
+
+impl SetReader for Fake {
+    fn read_set(&self, set: SetId) -> Result<Option<ActualSet>, ReadError> {
+        let found = Kernel::read_set(&mut self.clone(), set);
+        self.state().looks.sets_beside += 1;
+        let lock = self.set_lock();
+        let _held = lock.blocking_lock();
+        found
+    }
+}
+
+impl std::fmt::Debug for FakeState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FakeState")
+            .field("memory", &self.memory)
+            .field("faults", &self.faults.len())
+            .finish_non_exhaustive()
+    }
 }
 
 fn number(count: usize) -> u32 {

@@ -12,7 +12,6 @@
 //!
 //! A Service is served in the families in which it has a cluster address.
 
-mod admission;
 mod claims;
 mod hand_drains;
 mod short_circuits;
@@ -320,6 +319,16 @@ impl<'a> Compiler<'a> {
         self.problems.dedup();
         let fragment = Fragment::new(drain_deadline_seconds, claims, self.addresses, self.entries);
         Compiled { fragment, problems: self.problems }
+    }
+
+    /// True if the limits leave room for a frontend for clients outside the cluster and its short
+    /// circuit.
+    fn admit(&mut self, frontend: &Frontend, choice: &EndpointChoice, n_ranges: usize) -> bool {
+        let real_servers = real_servers(choice, self.service.is_external_policy_local()).len();
+        let of_short_circuit = self.short_circuit(frontend).map(|_| choice.cluster.len());
+        let ranges = (set(SetKind::LoadBalancerSourceCidr, frontend.family()), n_ranges);
+        let n_frontends = 1 + usize::from(of_short_circuit.is_some());
+        self.budget.take_frontend(n_frontends, real_servers + of_short_circuit.unwrap_or(0), ranges)
     }
 }
 

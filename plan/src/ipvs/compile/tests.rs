@@ -1,3 +1,5 @@
+mod limits;
+
 use std::collections::BTreeSet;
 
 use super::*;
