@@ -7,8 +7,9 @@
 use std::cell::LazyCell;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use plan::chains::{ActualChains, ChainId};
 use plan::comparison::{ChainScope, Part, Reading, marker_removals};
 use plan::hash::{HashMap, HashSet};
@@ -158,7 +159,7 @@ impl Comparison {
         let outline = self.plan.outline().await?;
         let (mut gathered, mut n_read, mut first_error) = (Gathered::default(), 0, None);
         {
-            let mut reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut reader = self.reader.lock();
             outline.rule_sets.iter().for_each(|rule_set| reader.desire(rule_set.clone()));
         }
         for part in outline.parts() {
@@ -193,10 +194,7 @@ impl Comparison {
     async fn read(&self, part: Part) -> Result<(Readings, Instant), ReadError> {
         let began = Instant::now();
         let reader = Arc::clone(&self.reader);
-        let reading = tokio::task::spawn_blocking(move || {
-            // A reader keeps nothing that a panic could leave half done.
-            reader.lock().unwrap_or_else(PoisonError::into_inner).read(&part)
-        });
+        let reading = tokio::task::spawn_blocking(move || reader.lock().read(&part));
         let read = reading.await.unwrap_or_else(|error| Err(ReadError::new("the kernel", error)));
         read.map(|found| (found, began))
     }
