@@ -185,9 +185,8 @@ impl Merged {
     /// Resolves a valid configuration. Only the host's name can make this fail.
     pub(super) fn resolve(self, arguments: &Arguments) -> Result<Configuration, String> {
         let Self { configured_mode, document, own, file, mut notes, action } = self;
-        let gates =
-            FeatureGates::new(&document.feature_gates).map_err(|problems| problems.join(", "))?;
-        notes.extend(gates.warnings());
+        let gates = FeatureGates::new(&document.feature_gates);
+        notes.extend(gates.note());
         let connection = &document.client_connection;
         let named = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));
         let modes = ModeChoice::new(&document, &own);

@@ -48,7 +48,6 @@ pub fn validate(
     cluster_cidrs: &[String],
 ) -> Vec<Violation> {
     let mut found = KubeProxyViolations(Vec::new());
-    found.feature_gates(document);
     found.masquerade_bit(document);
     if matches!(document.mode.as_str(), "" | "ipvs" | AUTO) {
         found.ipvs(&document.ipvs);
@@ -102,12 +101,6 @@ impl KubeProxyViolations {
         problem: &str,
     ) {
         self.add(path, field, format!("Invalid value: {value:?}: {problem}"));
-    }
-
-    fn feature_gates(&mut self, document: &KubeProxyConfiguration) {
-        for problem in FeatureGates::new(&document.feature_gates).err().into_iter().flatten() {
-            self.invalid("featureGates", "featureGates", &document.feature_gates, &problem);
-        }
     }
 
     fn masquerade_bit(&mut self, document: &KubeProxyConfiguration) {
@@ -330,7 +323,7 @@ impl KubeProxyViolations {
         }
         self.verbosity("logging.verbosity".to_owned(), "logging.verbosity", logging.verbosity);
         self.vmodule(logging);
-        if FeatureGates::new(gates).is_ok_and(|gates| gates.is_enabled(LOGGING_ALPHA)) {
+        if FeatureGates::new(gates).is_enabled(LOGGING_ALPHA) {
             return;
         }
         let (text, json) = (&logging.options.text, &logging.options.json);

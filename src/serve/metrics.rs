@@ -93,7 +93,7 @@ impl Metrics {
         ServiceMetrics::new(&self.registry)
     }
 
-    /// Says of each feature gate, by its name and stage, whether it is open.
+    /// Adds the feature gates that have an effect: name, stage, and if it is open.
     ///
     /// # Errors
     /// When it was called before.
@@ -101,8 +101,8 @@ impl Metrics {
         &self,
         gates: impl Iterator<Item = (&'a str, &'a str, bool)>,
     ) -> Result<(), prometheus::Error> {
-        let help = "1 if the feature gate is open, by name and stage. Most gates have no effect here: \
-                    docs/config.md.";
+        let help = "1 if the feature gate is open, by name and stage. Gates without effect have no \
+                    series: docs/config.md.";
         let enabled = Opts::new("kubernetes_feature_enabled", help);
         let enabled = IntGaugeVec::new(enabled, &["name", "stage"])?;
         for (name, stage, is_open) in gates {

@@ -289,27 +289,13 @@ fn logging_is_as_it_can_be() {
 }
 
 #[test]
-fn gates_are_checked() {
-    let said = problems("featureGates: {MultiCIDRServiceAllocator: false, KubeProxyIPVS: true}");
-    let [said] = said.as_slice() else { panic!("{said:?}") };
-    assert!(
-        said.contains(
-            "cannot set feature gate MultiCIDRServiceAllocator to false, feature is locked to true"
-        ),
-        "{said}"
-    );
-}
-
-#[test]
 fn what_other_versions_of_kube_proxy_take_is_told_once_and_starts() {
     let notes =
         from_file("featureGates: {KubeProxyIPVS: true, TopologyAwareHints: true}", &[]).notes;
     assert_eq!(
         notes,
-        [
-            "featureGates.KubeProxyIPVS has no effect: Kubernetes 1.36 has no such gate",
-            "featureGates.TopologyAwareHints has no effect: Kubernetes 1.36 has no such gate",
-        ]
+        ["featureGates: KubeProxyIPVS, TopologyAwareHints have no effect: kube-ipvs knows \
+             AllowServiceExternalIPs, ComponentFlagz, ComponentStatusz, LoggingAlphaOptions"]
     );
     let notes = from_file("", &["--logtostderr", "--log-dir=/var/log", "--cleanup-ipvs"]).notes;
     assert_eq!(

@@ -14,7 +14,6 @@ use crate::app::observers::{EventObserver, Observers};
 use crate::app::relay::RunningRelay;
 use crate::app::source::Source;
 use crate::config::Configuration;
-use crate::config::gates::FeatureGates;
 use crate::events::EventRecorder;
 use crate::reconcile::Input;
 use crate::reconcile::observer::Observer;
@@ -64,9 +63,7 @@ pub(super) fn measure(
     source: &Source,
     relay: Option<&RunningRelay>,
 ) -> anyhow::Result<()> {
-    let gates = configuration.gates.iter();
-    let gates = gates.map(|(name, open)| (name, FeatureGates::stage(name), open));
-    measured.add_features(gates)?;
+    measured.add_features(configuration.gates.iter())?;
     source.measured_by(measured)?;
     if let Some(relay) = relay {
         relay.measured_by(measured)?;

@@ -173,11 +173,10 @@ pub const FIELDS: [Setting; 63] = [
         "featureGates",
         "map of bool",
         Does(
-            "Feature gates of Kubernetes 1.36. AllowServiceExternalIPs=false ignores \
-             spec.externalIPs. ComponentFlagz and ComponentStatusz serve their pages. \
-             LoggingAlphaOptions permits the options it stands for. AllAlpha and AllBeta set those \
-             of these that are of their stage. A locked gate is refused if set otherwise. The others \
-             have no effect; an unknown one is logged",
+            "AllowServiceExternalIPs=false ignores spec.externalIPs. ComponentFlagz and \
+             ComponentStatusz serve their pages. LoggingAlphaOptions permits the options it stands \
+             for. AllAlpha and AllBeta set those of these that are of their stage. Other feature \
+             gates of Kubernetes have no effect; a line of the log names them",
         ),
     )
     .flag("feature-gates", "NAME=BOOL,...", ApiServer),
@@ -246,13 +245,17 @@ pub const FIELDS: [Setting; 63] = [
     field(
         "ipvs.minSyncPeriod",
         "duration",
-        DoesIn(Mode::Ipvs, "Minimum time between two writes; changes that arrive in between go together"),
+        DoesIn(
+            Mode::Ipvs,
+            "Minimum time between two writes; changes that arrive in between go together",
+        ),
     )
     .flag("ipvs-min-sync-period", "DURATION", Balancing),
     field(
         "ipvs.scheduler",
         "string",
-        DoesIn(Mode::Ipvs,
+        DoesIn(
+            Mode::Ipvs,
             "Scheduler of the virtual servers: rr, wrr, lc, wlc, sh, dh, sed, nq, mh or another \
              one of the kernel. Empty: rr",
         ),
@@ -261,7 +264,8 @@ pub const FIELDS: [Setting; 63] = [
     field(
         "ipvs.strictARP",
         "bool",
-        DoesIn(Mode::Ipvs,
+        DoesIn(
+            Mode::Ipvs,
             "Sets arp_ignore to 1 and arp_announce to 2: ARP requests are answered only on the \
              interface that has the address, and none for Service addresses",
         ),
@@ -270,7 +274,8 @@ pub const FIELDS: [Setting; 63] = [
     field(
         "ipvs.syncPeriod",
         "duration",
-        DoesIn(Mode::Ipvs,
+        DoesIn(
+            Mode::Ipvs,
             "Period of the audit, which compares all kernel state with the desired state, a part \
              at a time; longer where the audit would take more than one part in 125 of the time. \
              Independent of it, flushes and deletions are mostly noticed within a second",
@@ -280,7 +285,10 @@ pub const FIELDS: [Setting; 63] = [
     field(
         "ipvs.tcpFinTimeout",
         "duration",
-        DoesIn(Mode::Ipvs, "IPVS timeout of TCP connections after a FIN; 0s leaves the kernel's value"),
+        DoesIn(
+            Mode::Ipvs,
+            "IPVS timeout of TCP connections after a FIN; 0s leaves the kernel's value",
+        ),
     )
     .flag("ipvs-tcpfin-timeout", "DURATION", Balancing),
     field(
