@@ -70,7 +70,7 @@ fn the_help_of_a_flag_stands_alone() {
         assert_eq!(flags[name].help(), help);
     }
     // Lines are broken between words.
-    let effect = flags["nodeport-addresses"].setting.effect.to_string();
+    let effect = flags["nodeport-addresses"].setting.to_string();
     let lines = command().render_long_help().to_string();
     assert!(lines.lines().all(|line| line.len() <= HELP_WIDTH), "{lines}");
     let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -30,7 +30,7 @@ impl KubeProxyConfiguration {
         self.default_conntrack();
         self.oom_score_adj.get_or_insert(-999);
         self.config_sync_period = self.config_sync_period.or(GoDuration::from_secs(15 * 60));
-        or_text(&mut self.logging.format, "text");
+        self.logging.format.or_default();
         if self.logging.flush_frequency.duration() == GoDuration::ZERO {
             self.logging.flush_frequency = FlushFrequency::Text(GoDuration::from_secs(5));
         }

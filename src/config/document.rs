@@ -8,6 +8,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::mode::ProxyMode;
+use super::resolved::LogFormat;
+use super::text::Parsed;
+use super::words::DetectLocalMode;
 use crate::syntax::duration::GoDuration;
 use crate::syntax::quantity::Quantity;
 
@@ -31,7 +35,7 @@ pub struct KubeProxyConfiguration {
     pub config_sync_period: GoDuration,
     pub conntrack: Conntrack,
     pub detect_local: DetectLocal,
-    pub detect_local_mode: String,
+    pub detect_local_mode: Parsed<DetectLocalMode>,
     pub enable_profiling: bool,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub feature_gates: BTreeMap<String, bool>,
@@ -42,7 +46,7 @@ pub struct KubeProxyConfiguration {
     pub kind: String,
     pub logging: Logging,
     pub metrics_bind_address: String,
-    pub mode: String,
+    pub mode: Parsed<ProxyMode>,
     pub nftables: Nftables,
     #[serde(serialize_with = "null_if_empty")]
     pub node_port_addresses: Vec<String>,
@@ -125,8 +129,8 @@ pub struct Ipvs {
 #[expect(missing_docs, reason = "every field is described in docs/config.md")]
 pub struct Logging {
     pub flush_frequency: FlushFrequency,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub format: String,
+    #[serde(skip_serializing_if = "is_unset")]
+    pub format: Parsed<LogFormat>,
     pub options: FormatOptions,
     pub verbosity: u32,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -253,6 +257,10 @@ impl<'de> Deserialize<'de> for FlushFrequency {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands out a reference")]
 fn is_false(value: &bool) -> bool {
     !value
+}
+
+fn is_unset<T>(text: &Parsed<T>) -> bool {
+    matches!(text, Parsed::Unset)
 }
 
 /// Go writes an unset slice as null.

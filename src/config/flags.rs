@@ -9,6 +9,7 @@ use super::defaults::{HEALTHZ_PORT, METRICS_PORT};
 use super::document::{FlushFrequency, KubeProxyConfiguration, Logging, VmoduleItem};
 use super::kube_ipvs::KubeIpvsConfiguration;
 use super::reference::{self, FIELDS, FLAGS_ONLY, Flag, Heading, OWN_FIELDS, Setting};
+use super::text::{Parsed, Text};
 use crate::syntax::address;
 use crate::syntax::duration::GoDuration;
 
@@ -60,7 +61,7 @@ pub(super) fn document(arguments: &Arguments) -> KubeProxyConfiguration {
 
 /// Logging flags count beside a file: what they say goes first.
 pub(super) fn logging(arguments: &Arguments, logging: &mut Logging) {
-    set(&arguments.logging_format, &mut logging.format);
+    set_text(&arguments.logging_format, &mut logging.format);
     set(&arguments.v, &mut logging.verbosity);
     if let Some(frequency) = arguments.log_flush_frequency {
         logging.flush_frequency = FlushFrequency::Text(frequency);
@@ -89,11 +90,11 @@ pub(super) fn own(arguments: &Arguments, own: &mut KubeIpvsConfiguration) {
     if arguments.drain_deadline.is_some() {
         own.drain_deadline = arguments.drain_deadline;
     }
-    set(&arguments.fallback, &mut own.fallback);
-    set(&arguments.iptables_variant, &mut own.iptables_variant);
+    set_text(&arguments.fallback, &mut own.fallback);
+    set_text(&arguments.iptables_variant, &mut own.iptables_variant);
     set(&arguments.manifests, &mut own.manifests);
-    set(&arguments.console_page, &mut own.console_page);
-    set(&arguments.service_metrics, &mut own.service_metrics);
+    set_text(&arguments.console_page, &mut own.console_page);
+    set_text(&arguments.service_metrics, &mut own.service_metrics);
     if arguments.udp_timeout.is_some() {
         own.udp_idle_timeout = arguments.udp_timeout;
     }
@@ -161,7 +162,7 @@ impl FlagEntry {
         let default = (!default.is_empty()).then(|| format!("[default: {default}]"));
         let with_config = with_config.map(|text| format!("[with --config: {text}]"));
         let notes: Vec<String> = default.into_iter().chain(with_config).collect();
-        format!("{}\n{}", setting.effect, notes.join(" ")).trim_end().to_owned()
+        format!("{setting}\n{}", notes.join(" ")).trim_end().to_owned()
     }
 }
 
@@ -195,7 +196,7 @@ fn served(arguments: &Arguments, document: &mut KubeProxyConfiguration) {
 }
 
 fn balancing(arguments: &Arguments, document: &mut KubeProxyConfiguration) {
-    set(&arguments.proxy_mode, &mut document.mode);
+    set_text(&arguments.proxy_mode, &mut document.mode);
     let ipvs = &mut document.ipvs;
     set(&arguments.ipvs_scheduler, &mut ipvs.scheduler);
     ipvs.exclude_cidrs = list(&arguments.ipvs_exclude_cidrs);
@@ -216,7 +217,7 @@ fn balancing(arguments: &Arguments, document: &mut KubeProxyConfiguration) {
 }
 
 fn local_detection(arguments: &Arguments, document: &mut KubeProxyConfiguration) {
-    set(&arguments.detect_local_mode, &mut document.detect_local_mode);
+    set_text(&arguments.detect_local_mode, &mut document.detect_local_mode);
     set(&arguments.cluster_cidr, &mut document.cluster_cidr);
     let detect = &mut document.detect_local;
     set(&arguments.pod_bridge_interface, &mut detect.bridge_interface);
@@ -239,6 +240,12 @@ fn conntrack(arguments: &Arguments, document: &mut KubeProxyConfiguration) {
 fn set<T: Clone>(given: &Option<T>, field: &mut T) {
     if let Some(value) = given {
         field.clone_from(value);
+    }
+}
+
+fn set_text<T: Text>(given: &Option<String>, field: &mut Parsed<T>) {
+    if let Some(text) = given {
+        *field = Parsed::new(text);
     }
 }
 

@@ -9,11 +9,19 @@ use plan::capacity::Capacity;
 use plan::mode::Mode;
 use plan::model::Family;
 use plan::scheduler::SchedulerName;
-use plan::settings::{ShortCircuitNetworks, overlap};
+use plan::settings::{AcceptServiceTraffic, ShortCircuitNetworks, overlap};
 use serde::{Deserialize, Deserializer, Serialize};
 
+use super::mode::{FallbackMode, OnReturn};
+use super::text::{Parsed, of_scalar};
+use super::words::ArpReplies;
+use crate::kernel::estimators::Run;
+use crate::kernel::rules::Variant;
 use crate::reconcile::DEFAULT_DRAIN_DEADLINE;
 use crate::relay::DEFAULT_UDP_IDLE;
+use crate::serve::listen::Readers;
+use crate::serve::metrics::services::MeasuredServices;
+use crate::source::FollowNodes;
 use crate::syntax::address;
 use crate::syntax::duration::GoDuration;
 
@@ -35,27 +43,27 @@ pub const DEFAULT_CONSOLE_SOCKET: &str = "/run/kube-ipvs/console.sock";
 #[serde(rename_all = "camelCase", default)]
 #[expect(missing_docs, reason = "every field is described in docs/config.md")]
 pub struct KubeIpvsConfiguration {
-    pub accept_service_traffic: String,
+    pub accept_service_traffic: Parsed<AcceptServiceTraffic>,
     pub api_version: String,
     pub cleanup_other_modes: Option<bool>,
-    #[serde(deserialize_with = "text_of_scalar")]
-    pub console_page: String,
+    #[serde(deserialize_with = "of_scalar")]
+    pub console_page: Parsed<Option<Readers>>,
     pub console_socket: Option<String>,
     pub drain_deadline: Option<GoDuration>,
     pub estimators: Estimators,
-    pub fallback: String,
+    pub fallback: Parsed<FallbackMode>,
     pub fallback_retry: Option<GoDuration>,
-    pub fallback_return: String,
-    pub follow_nodes: String,
-    pub iptables_variant: String,
+    pub fallback_return: Parsed<OnReturn>,
+    pub follow_nodes: Parsed<FollowNodes>,
+    pub iptables_variant: Parsed<Variant>,
     pub kind: String,
     pub limits: Limits,
     pub load_balancers_before_nodes: bool,
     pub localhost_node_ports: bool,
     pub manifests: String,
-    pub service_addresses_arp: String,
-    #[serde(deserialize_with = "text_of_scalar")]
-    pub service_metrics: String,
+    pub service_addresses_arp: Parsed<ArpReplies>,
+    #[serde(deserialize_with = "of_scalar")]
+    pub service_metrics: Parsed<MeasuredServices>,
     #[serde(deserialize_with = "word_or_list")]
     pub service_routes: Vec<String>,
     pub short_circuit: ShortCircuit,
@@ -67,8 +75,8 @@ pub struct KubeIpvsConfiguration {
 #[serde(default)]
 #[expect(missing_docs, reason = "every field is described in docs/config.md")]
 pub struct Estimators {
-    #[serde(deserialize_with = "text_of_scalar")]
-    pub run: String,
+    #[serde(deserialize_with = "of_scalar")]
+    pub run: Parsed<Run>,
 }
 
 /// `limits`: what one Service may take of a node. Absent is the default.
@@ -134,20 +142,14 @@ impl KubeIpvsConfiguration {
         self.drain_deadline.get_or_insert(GoDuration::from(DEFAULT_DRAIN_DEADLINE));
         self.udp_idle_timeout.get_or_insert(GoDuration::from(DEFAULT_UDP_IDLE));
         self.fallback_retry.get_or_insert(GoDuration::from_secs(FALLBACK_RETRY_SECONDS));
-        for (field, default) in [
-            (&mut self.accept_service_traffic, "always"),
-            (&mut self.console_page, "off"),
-            (&mut self.estimators.run, "auto"),
-            (&mut self.fallback_return, "never"),
-            (&mut self.follow_nodes, "auto"),
-            (&mut self.iptables_variant, "auto"),
-            (&mut self.service_addresses_arp, "compatible"),
-            (&mut self.service_metrics, "off"),
-        ] {
-            if field.is_empty() {
-                default.clone_into(field);
-            }
-        }
+        self.accept_service_traffic.or_default();
+        self.console_page.or_default();
+        self.estimators.run.or_default();
+        self.fallback_return.or_default();
+        self.follow_nodes.or_default();
+        self.iptables_variant.or_default();
+        self.service_addresses_arp.or_default();
+        self.service_metrics.or_default();
         // The default of `limits.realServers` is one of the mode.
         let (limits, default) = (&mut self.limits, plan::settings::Limits::default());
         limits.frontends.get_or_insert(default.frontends);
@@ -160,24 +162,6 @@ impl KubeIpvsConfiguration {
         short_circuit.ipv6.get_or_insert_with(|| text(networks.v6.map(|net| net.to_string())));
         self
     }
-}
-
-/// Reads a text that YAML takes for something else unless it is quoted. `off` is false to
-/// everything that speaks YAML 1.1, such as what templates are filled in with; `3` is a number.
-fn text_of_scalar<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged, expecting = "neither a word nor a number")]
-    enum Scalar {
-        Text(String),
-        Truth(bool),
-        Number(u32),
-    }
-    Ok(match Scalar::deserialize(deserializer)? {
-        Scalar::Text(text) => text,
-        Scalar::Truth(true) => "on".to_owned(),
-        Scalar::Truth(false) => "off".to_owned(),
-        Scalar::Number(number) => number.to_string(),
-    })
 }
 
 /// Reads a list of texts, which may be one text without a list.

@@ -23,10 +23,12 @@ pub mod read;
 pub mod reference;
 mod resolved;
 mod service_routes;
+pub mod text;
 mod tree;
 pub mod validate;
 pub mod warnings;
 pub mod watch;
+pub mod words;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -38,9 +40,10 @@ pub use arguments::Arguments;
 pub use conntrack::Conntrack;
 use document::KubeProxyConfiguration;
 use kube_ipvs::KubeIpvsConfiguration;
-use mode::ModeChoice;
+use mode::{ModeChoice, ProxyMode};
 pub use resolved::{ApiServer, Configuration, IpvsTimeouts, LogFormat, Logging, Served};
 pub use service_routes::ServiceRoutes;
+use text::Parsed;
 use validate::Violation;
 
 /// Action that the program carries out.
@@ -135,10 +138,11 @@ impl Configuration {
             None => (flags::document(arguments), KubeIpvsConfiguration::default()),
         };
         flags::own(arguments, &mut own);
-        let configured_mode = mode::word(&document.mode).to_owned();
+        let mut configured_mode = document.mode.clone();
+        configured_mode.or_default();
         if let Some(mode) = chosen {
-            mode.name().clone_into(&mut document.mode);
-            own.fallback.clear();
+            document.mode = ProxyMode::Of(mode).into();
+            own.fallback = Parsed::Unset;
         }
         if let Some(name) = arguments.hostname_override.as_ref().filter(|name| !name.is_empty()) {
             let name = name.trim().to_lowercase();
@@ -173,6 +177,7 @@ impl Configuration {
             notes.push(format!("logging.vmodule has no effect: {why}"));
         }
         let document = in_force(document, &own);
+        let configured_mode = configured_mode.to_string();
         resolved::Merged { configured_mode, document, own, file, notes, action }
             .resolve(arguments)
             .map_err(ConfigurationError::Complete)
@@ -268,10 +273,8 @@ fn in_force(
     own: &KubeIpvsConfiguration,
 ) -> KubeProxyConfiguration {
     mode::keep_periods_of(&ModeChoice::new(&document, own), &mut document);
-    document.mode = mode::word(&document.mode).to_owned();
-    if document.detect_local_mode.is_empty() {
-        "ClusterCIDR".clone_into(&mut document.detect_local_mode);
-    }
+    document.mode.or_default();
+    document.detect_local_mode.or_default();
     document
 }
 

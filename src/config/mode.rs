@@ -11,10 +11,6 @@ use super::kube_ipvs::KubeIpvsConfiguration;
 use super::reference::{self, FIELDS, OWN_FIELDS, Setting};
 use crate::syntax::duration::GoDuration;
 
-/// The mode that is tried first with the mode that is taken instead, if there is one. kube-proxy
-/// would refuse the word.
-pub(super) const AUTO: &str = "auto";
-
 /// Modes of kube-proxy that are refused, each with what to do.
 pub(super) const REFUSED: [(&str, &str); 2] = [
     (
@@ -49,10 +45,27 @@ pub struct Fallback {
     pub on_return: OnReturn,
 }
 
-/// Reaction to a host that can do the preferred mode, found while serving in the other one.
+/// Word of `mode`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProxyMode {
+    /// This mode.
+    Of(Mode),
+    /// The mode that is tried first, and the one that a host can do instead.
+    Auto,
+}
+
+/// Mode for a host that cannot do the preferred one (`fallback`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FallbackMode {
+    /// Mode iptables.
+    Iptables,
+}
+
+/// Reaction to a host that can do the preferred mode, found while serving in the other one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnReturn {
     /// Say so, and go on.
+    #[default]
     Stay,
     /// Say so, and end the program, whose supervisor starts it again.
     Restart,
@@ -65,16 +78,15 @@ pub enum OnReturn {
 impl ModeChoice {
     /// Reads the choice from valid documents.
     pub(super) fn new(document: &KubeProxyConfiguration, own: &KubeIpvsConfiguration) -> Self {
-        let preferred = preferred(&document.mode);
-        let has_fallback = document.mode == AUTO || own.fallback == Mode::Iptables.name();
-        let fallback = (preferred == Mode::Ipvs && has_fallback).then(|| Fallback {
+        let (preferred, instead) = match document.mode.value() {
+            ProxyMode::Of(mode) => (mode, own.fallback.valid().copied()),
+            ProxyMode::Auto => (Mode::Ipvs, Some(FallbackMode::Iptables)),
+        };
+        let instead = instead.filter(|_| preferred == Mode::Ipvs);
+        let fallback = instead.map(|FallbackMode::Iptables| Fallback {
             mode: Mode::Iptables,
             retry: own.fallback_retry.unwrap_or_default().to_std(),
-            on_return: match own.fallback_return.as_str() {
-                "restart" => OnReturn::Restart,
-                "switch" => OnReturn::Switch,
-                _ => OnReturn::Stay,
-            },
+            on_return: own.fallback_return.value(),
         });
         Self { preferred, fallback }
     }
@@ -91,15 +103,10 @@ impl ModeChoice {
     }
 }
 
-/// Returns the word of a mode. An empty field is ipvs.
-pub(super) fn word(mode: &str) -> &str {
-    if mode.is_empty() { Mode::Ipvs.name() } else { mode }
-}
-
-/// Returns the mode that is tried first. An empty field is ipvs.
-pub(super) fn preferred(mode: &str) -> Mode {
-    let named = Mode::ALL.into_iter().find(|known| known.name() == mode);
-    named.unwrap_or(Mode::Ipvs)
+impl Default for ProxyMode {
+    fn default() -> Self {
+        Self::Of(Mode::Ipvs)
+    }
 }
 
 /// Returns the section's `minSyncPeriod` and `syncPeriod`.

@@ -14,6 +14,9 @@ use std::fmt;
 use plan::mode::Mode;
 use serde_json::Value;
 
+use super::text::Text;
+use super::words;
+
 pub use flag_only::{FLAGS_ONLY, RETIRED};
 pub use kube_ipvs::OWN_FIELDS;
 pub use kube_proxy::FIELDS;
@@ -25,8 +28,10 @@ pub struct Setting {
     pub path: &'static str,
     /// Type of the field. Empty: only a flag.
     pub kind: &'static str,
-    /// Effect of the field and of the flag.
+    /// Effect of the field and of the flag. `{words}` stands for the words.
     pub effect: Effect,
+    /// Words that the field may have, each with its gloss. None: any other value.
+    pub words: &'static [(&'static str, &'static str)],
     /// Flag, if there is one.
     pub flag: Option<Flag>,
 }
@@ -114,10 +119,16 @@ pub fn of_flag(name: &str) -> Option<(&'static Setting, Flag)> {
 // === impl Setting ===
 
 const fn field(path: &'static str, kind: &'static str, effect: Effect) -> Setting {
-    Setting { path, kind, effect, flag: None }
+    Setting { path, kind, effect, words: &[], flag: None }
 }
 
 impl Setting {
+    /// With the words of the field's type.
+    const fn words<T: Text>(mut self) -> Self {
+        self.words = T::WORDS;
+        self
+    }
+
     /// With a flag that `--config` replaces.
     const fn flag(mut self, name: &'static str, value: &'static str, heading: Heading) -> Self {
         self.flag = Some(Flag { name, value, heading, with_config: false, default: "" });
@@ -185,16 +196,20 @@ impl Effect {
     }
 }
 
-impl fmt::Display for Effect {
+/// Writes the effect in words.
+impl fmt::Display for Setting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Does(what) => f.write_str(what),
-            Self::DoesIn(mode, what) => write!(f, "Mode {mode}: {what}"),
-            Self::DoesInAny(modes, what) => {
-                let modes = in_words(modes);
-                write!(f, "{}: {what}", modes.replacen('m', "M", 1))
+        let (Effect::Does(text)
+        | Effect::DoesIn(_, text)
+        | Effect::DoesInAny(_, text)
+        | Effect::Nothing(text)) = self.effect;
+        match self.effect {
+            Effect::Does(_) => {}
+            Effect::DoesIn(..) | Effect::DoesInAny(..) => {
+                write!(f, "{}: ", in_words(self.effect.modes()).replacen('m', "M", 1))?;
             }
-            Self::Nothing(why) => write!(f, "No effect: {why}"),
+            Effect::Nothing(_) => f.write_str("No effect: ")?,
         }
+        f.write_str(&text.replace("{words}", &words::described(self.words)))
     }
 }

@@ -10,16 +10,16 @@ use plan::mode::Mode;
 use plan::model::Family;
 use plan::scheduler::SchedulerName;
 use plan::settings::{
-    AcceptServiceTraffic, KUBELET_PORT, Listener, LocalDetection, NodePortAddresses, Settings,
-    ShortCircuitNetworks,
+    KUBELET_PORT, Listener, LocalDetection, NodePortAddresses, Settings, ShortCircuitNetworks,
 };
 
 use super::conntrack::{Conntrack, conntrack};
 use super::document::KubeProxyConfiguration;
 use super::gates::{EXTERNAL_IPS, FeatureGates};
-use super::kube_ipvs::{self, KubeIpvsConfiguration};
+use super::kube_ipvs::KubeIpvsConfiguration;
 use super::mode::{self, ModeChoice};
 use super::service_routes::ServiceRoutes;
+use super::words::{ArpReplies, DetectLocalMode};
 use super::{Action, Arguments, ConfigurationFile, flags};
 use crate::kernel::estimators::Run;
 use crate::kernel::rules::Variant;
@@ -161,9 +161,10 @@ pub struct Logging {
 }
 
 /// Format of a log line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LogFormat {
     /// For people.
+    #[default]
     Text,
     /// For programs.
     Json,
@@ -199,18 +200,14 @@ impl Merged {
                 ..settings(&document, &own, &gates, modes.preferred)?
             },
             pace: pace(&document, &own, modes.preferred),
-            variant: match own.iptables_variant.as_str() {
-                "nft" => Variant::Nft,
-                "legacy" => Variant::Legacy,
-                _ => Variant::Auto,
-            },
-            service_addresses_arp: match own.service_addresses_arp.as_str() {
-                "quiet" => ServiceAddressesArp::Quiet,
-                _ if document.ipvs.strict_arp => ServiceAddressesArp::Strict,
-                _ => ServiceAddressesArp::Answered,
+            variant: own.iptables_variant.value(),
+            service_addresses_arp: match own.service_addresses_arp.value() {
+                ArpReplies::Quiet => ServiceAddressesArp::Quiet,
+                ArpReplies::Compatible if document.ipvs.strict_arp => ServiceAddressesArp::Strict,
+                ArpReplies::Compatible => ServiceAddressesArp::Answered,
             },
             service_routes: ServiceRoutes::new(&own),
-            estimators: estimators(&own.estimators),
+            estimators: own.estimators.run.value(),
             localhost_node_ports: own.localhost_node_ports
                 || document.node_port_addresses.iter().any(|text| text == "localhost"),
             ipvs_timeouts: IpvsTimeouts {
@@ -229,22 +226,15 @@ impl Merged {
                 burst: u32::try_from(connection.burst).unwrap_or_default(),
             },
             manifests: named(&own.manifests),
-            follow_nodes: match own.follow_nodes.as_str() {
-                "always" => FollowNodes::Always,
-                "never" => FollowNodes::Never,
-                _ => FollowNodes::Auto,
-            },
+            follow_nodes: own.follow_nodes.value(),
             bind_address: address::ip(&document.bind_address).filter(|a| !a.is_unspecified()),
             served: served(&document, &own)?,
-            measured_services: own.service_metrics.parse().unwrap_or_default(),
+            measured_services: own.service_metrics.value(),
             conntrack: conntrack(&document.conntrack),
             gates,
             oom_score_adj: document.oom_score_adj.unwrap_or_default(),
             logging: Logging {
-                format: match document.logging.format.as_str() {
-                    "json" => LogFormat::Json,
-                    _ => LogFormat::Text,
-                },
+                format: document.logging.format.value(),
                 verbosity: document.logging.verbosity,
             },
             console_socket: own.console_socket.clone().unwrap_or_default(),
@@ -269,20 +259,8 @@ fn served(
         metrics: metrics.ok_or("metricsBindAddress must be IP:port")?,
         hard_fail: document.bind_address_hard_fail,
         profiling: document.enable_profiling,
-        console_page: match own.console_page.as_str() {
-            "loopback" => Some(Readers::Loopback),
-            "network" => Some(Readers::Network),
-            _ => None,
-        },
+        console_page: own.console_page.value(),
     })
-}
-
-fn estimators(own: &kube_ipvs::Estimators) -> Run {
-    match own.run.as_str() {
-        "on" => Run::On,
-        "off" => Run::Off,
-        _ => Run::Auto,
-    }
 }
 
 // === impl Configuration ===
@@ -385,10 +363,7 @@ fn settings(
         node_port_addresses: node_port_addresses(&document.node_port_addresses),
         exclude: networks(&document.ipvs.exclude_cidrs),
         listeners: listeners(document),
-        accept_service_traffic: match own.accept_service_traffic.as_str() {
-            "never" => AcceptServiceTraffic::Never,
-            _ => AcceptServiceTraffic::Always,
-        },
+        accept_service_traffic: own.accept_service_traffic.value(),
         health_port: address::socket(&document.healthz_bind_address)
             .filter(|socket| socket.ip().is_unspecified() && socket.port() > 0)
             .map(|socket| socket.port()),
@@ -413,13 +388,15 @@ fn node_name(overridden: &str) -> Result<Arc<str>, String> {
 
 fn local_detection(document: &KubeProxyConfiguration) -> LocalDetection {
     let detect = &document.detect_local;
-    match document.detect_local_mode.as_str() {
-        "NodeCIDR" => LocalDetection::NodeCidr,
-        "BridgeInterface" => LocalDetection::BridgeInterface((*detect.bridge_interface).into()),
-        "InterfaceNamePrefix" => {
+    match document.detect_local_mode.value() {
+        DetectLocalMode::NodeCidr => LocalDetection::NodeCidr,
+        DetectLocalMode::BridgeInterface => {
+            LocalDetection::BridgeInterface((*detect.bridge_interface).into())
+        }
+        DetectLocalMode::InterfaceNamePrefix => {
             LocalDetection::InterfaceNamePrefix((*detect.interface_name_prefix).into())
         }
-        _ => match cluster_networks(document) {
+        DetectLocalMode::ClusterCidr => match cluster_networks(document) {
             networks if networks.is_empty() => LocalDetection::None,
             networks => LocalDetection::ClusterCidr(networks),
         },

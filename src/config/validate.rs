@@ -13,8 +13,9 @@ use plan::mode::Mode;
 
 use super::document::{Conntrack, Ipvs, KubeProxyConfiguration, Logging};
 use super::gates::{FeatureGates, LOGGING_ALPHA};
-use super::mode::{self, AUTO, ModeChoice, REFUSED};
-use super::resolved::NODE_PORT_WORDS;
+use super::mode::{self, ModeChoice, REFUSED};
+use super::resolved::{LogFormat, NODE_PORT_WORDS};
+use super::words::DetectLocalMode;
 use crate::relay::PortRange;
 use crate::syntax::address;
 use crate::syntax::duration::GoDuration;
@@ -35,10 +36,6 @@ const LINUX: &str = "KubeProxyLinuxConfiguration";
 const NOT_DUAL_STACK: &str = "must be a either a single CIDR or dual-stack pair of CIDRs (e.g. \
                               [10.100.0.0/16, fde4:8dba:82e1::/48]";
 
-/// The modes of detection that there are.
-const LOCAL_MODES: [&str; 4] =
-    ["ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix"];
-
 /// All that is wrong with a document that has its defaults. `choice` is of the modes; `cluster_cidrs` is what `clusterCIDR`
 /// lists, where an empty flag is a list with an empty item.
 #[must_use]
@@ -49,11 +46,13 @@ pub fn validate(
 ) -> Vec<Violation> {
     let mut found = KubeProxyViolations(Vec::new());
     found.masquerade_bit(document);
-    if matches!(document.mode.as_str(), "" | "ipvs" | AUTO) {
+    if document.mode.invalid().is_none() && choice.preferred == Mode::Ipvs {
         found.ipvs(&document.ipvs);
     }
     found.linux(document);
-    found.mode(&document.mode);
+    if let Some((mode, problem)) = document.mode.invalid() {
+        found.invalid("Mode.ProxyMode", "mode", mode, problem);
+    }
     found.burst(document.client_connection.burst);
     found.periods(document, choice);
     found.addresses(document);
@@ -169,20 +168,6 @@ impl KubeProxyViolations {
         }
     }
 
-    fn mode(&mut self, mode: &str) {
-        let path = "Mode.ProxyMode";
-        if matches!(mode, "" | "ipvs" | "iptables" | "userspace" | AUTO) {
-            return;
-        }
-        let refused = REFUSED.iter().find(|(name, _)| *name == mode);
-        let problem = refused.map_or(
-            "must be iptables, ipvs, userspace, auto or blank (blank means the best-available proxy [which \
-             is ipvs here])",
-            |(_, why)| *why,
-        );
-        self.invalid(path, "mode", mode, problem);
-    }
-
     fn burst(&mut self, burst: i32) {
         if burst < 0 {
             self.invalid("ClientConnection.Burst", "clientConnection.burst", burst, NOT_NEGATIVE);
@@ -253,22 +238,20 @@ impl KubeProxyViolations {
 
     fn local_detection(&mut self, document: &KubeProxyConfiguration, cluster_cidrs: &[String]) {
         let detect = &document.detect_local;
-        match document.detect_local_mode.as_str() {
-            "" | "ClusterCIDR" => self.cluster_cidrs(cluster_cidrs),
-            "NodeCIDR" => {}
-            "BridgeInterface" => {
+        if let Some((mode, problem)) = document.detect_local_mode.invalid() {
+            let problem = format!("Unsupported value: {mode:?}: {problem}");
+            return self.add("DetectLocalMode", "detectLocalMode", problem);
+        }
+        match document.detect_local_mode.value() {
+            DetectLocalMode::ClusterCidr => self.cluster_cidrs(cluster_cidrs),
+            DetectLocalMode::NodeCidr => {}
+            DetectLocalMode::BridgeInterface => {
                 let (name, field) = ("InterfaceName", "detectLocal.bridgeInterface");
                 self.interface(name, field, &detect.bridge_interface);
             }
-            "InterfaceNamePrefix" => {
+            DetectLocalMode::InterfaceNamePrefix => {
                 let (name, field) = ("InterfacePrefix", "detectLocal.interfaceNamePrefix");
                 self.interface(name, field, &detect.interface_name_prefix);
-            }
-            other => {
-                let modes = LOCAL_MODES.map(|mode| format!("{mode:?}")).join(", ");
-                let problem =
-                    format!("Unsupported value: {other:?}: supported values: {modes}, \"\"");
-                self.add("DetectLocalMode", "detectLocalMode", problem);
             }
         }
     }
@@ -317,9 +300,9 @@ impl KubeProxyViolations {
             let (path, problem) = ("logging.flushFrequency", "Must be greater than zero");
             self.invalid(path, path, frequency.to_string(), problem);
         }
-        if !matches!(logging.format.as_str(), "text" | "json") {
+        if let Some((format, problem)) = logging.format.invalid() {
             let path = "logging.format";
-            self.invalid(path, path, &logging.format, "Unsupported log format");
+            self.invalid(path, path, format, problem);
         }
         self.verbosity("logging.verbosity".to_owned(), "logging.verbosity", logging.verbosity);
         self.vmodule(logging);
@@ -341,7 +324,7 @@ impl KubeProxyViolations {
 
     fn vmodule(&mut self, logging: &Logging) {
         let field = "logging.vmodule";
-        if !logging.vmodule.is_empty() && logging.format != "text" {
+        if !logging.vmodule.is_empty() && logging.format != LogFormat::Text.into() {
             self.add(field, field, "Forbidden: Only supported for text log format".to_owned());
         }
         for (index, item) in logging.vmodule.iter().enumerate() {

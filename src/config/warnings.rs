@@ -7,6 +7,7 @@ use ipnet::IpNet;
 use plan::model::Family;
 
 use super::resolved::{Configuration, NODE_PORT_WORDS, cluster_networks, networks};
+use super::words::DetectLocalMode;
 
 /// Host and Node, as known once the host was looked at and the Node was seen.
 #[derive(Debug, Clone, Copy)]
@@ -125,7 +126,7 @@ impl Check<'_> {
     }
 
     fn networks(&self) -> (Vec<String>, bool) {
-        let mode = self.configuration.document.detect_local_mode.as_str();
+        let mode = self.configuration.document.detect_local_mode.value();
         let (kind, wrong) = (self.cluster_kind(), number(other(self.primary)));
         let mut problems = Vec::new();
         let mut is_fatal = false;
@@ -133,13 +134,13 @@ impl Check<'_> {
             problems.push(format!(
                 "cluster is {kind} but clusterCIDRs contains only IPv{wrong} addresses"
             ));
-            is_fatal |= mode == "ClusterCIDR" && !self.is_dual_stack;
+            is_fatal |= mode == DetectLocalMode::ClusterCidr && !self.is_dual_stack;
         }
         if self.all_wrong(self.situation.pod_cidrs) {
             problems.push(format!(
                 "cluster is {kind} but node.spec.podCIDRs contains only IPv{wrong} addresses"
             ));
-            is_fatal |= mode == "NodeCIDR";
+            is_fatal |= mode == DetectLocalMode::NodeCidr;
         }
         (problems, is_fatal)
     }

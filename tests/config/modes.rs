@@ -194,7 +194,7 @@ fn a_written_configuration_keeps_the_periods_of_the_possible_modes() {
     {
         let configuration = from(&format!("mode: {mode}\n{periods}"), "");
         let document = &configuration.document;
-        assert_eq!(document.mode, mode);
+        assert_eq!(document.mode.to_string(), mode);
         assert_eq!(document.ipvs.sync_period.to_string(), ipvs, "{mode}");
         assert_eq!(document.iptables.sync_period.to_string(), iptables, "{mode}");
         let text = configuration.to_yaml().unwrap();

@@ -136,7 +136,7 @@ fn table<const N: usize>(head: [&str; N], rows: impl Iterator<Item = [String; N]
 }
 
 fn sentence(setting: &Setting) -> String {
-    setting.effect.to_string()
+    setting.to_string()
 }
 
 fn code(text: &str) -> String {

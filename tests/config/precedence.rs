@@ -19,8 +19,8 @@ fn without_anything_all_is_as_with_kube_proxy() {
     let expected = Settings { listeners, health_port: Some(10_256), ..Settings::new("node1") };
     assert_eq!(configuration.settings, expected);
     assert_eq!(configuration.action, Action::Run);
-    assert_eq!(configuration.document.mode, "ipvs");
-    assert_eq!(configuration.document.detect_local_mode, "ClusterCIDR");
+    assert_eq!(configuration.document.mode.to_string(), "ipvs");
+    assert_eq!(configuration.document.detect_local_mode.to_string(), "ClusterCIDR");
     assert_eq!(configuration.bind_address, None);
     assert_eq!(configuration.served.healthz, "0.0.0.0:10256".parse().ok());
     assert_eq!(configuration.served.metrics, "127.0.0.1:10249".parse().unwrap());
@@ -270,5 +270,5 @@ fn other_modes_are_refused_but_for_cleaning_up() {
         }
         assert_eq!(from_flags(&[&flag, "--cleanup"]).action, Action::Cleanup);
     }
-    assert_eq!(from_flags(&["--proxy-mode="]).document.mode, "ipvs");
+    assert_eq!(from_flags(&["--proxy-mode="]).document.mode.to_string(), "ipvs");
 }

@@ -2,6 +2,7 @@
 
 use kube_ipvs::config::document::{Iptables, KubeProxyConfiguration};
 use kube_ipvs::config::read::{Documents, read};
+use kube_ipvs::config::text::Parsed;
 use kube_ipvs::syntax::duration::GoDuration;
 
 use crate::{HEAD, from_file, load, load_file};
@@ -23,7 +24,7 @@ fn an_empty_document_and_one_of_zero_values_are_the_defaults() {
     assert_eq!(kubeadm.client_connection.kubeconfig, "/var/lib/kube-proxy/kubeconfig.conf");
     kubeadm.client_connection.kubeconfig.clear();
     kubeadm.cluster_cidr.clear();
-    kubeadm.mode.clear();
+    kubeadm.mode = Parsed::Unset;
     assert_eq!(kubeadm, defaults);
 }
 
@@ -112,7 +113,7 @@ fn unknown_fields_are_told_with_their_line_and_the_nearest_name() {
 fn of_a_field_that_is_written_twice_the_last_counts() {
     let documents =
         read_rest("mode: iptables\nipvs:\n  scheduler: rr\n  scheduler: sh\nmode: ipvs\n");
-    assert_eq!(documents.kube_proxy.mode, "ipvs");
+    assert_eq!(documents.kube_proxy.mode.to_string(), "ipvs");
     assert_eq!(documents.kube_proxy.ipvs.scheduler, "sh");
     assert_eq!(
         documents.notes,

@@ -1,5 +1,6 @@
 //! Settings that cannot be, in kube-proxy's words.
 
+use kube_ipvs::config::reference::{FIELDS, OWN_FIELDS, default_of};
 use plan::settings::NodePortAddresses;
 
 use crate::{from_file, load, load_file};
@@ -306,6 +307,33 @@ fn what_other_versions_of_kube_proxy_take_is_told_once_and_starts() {
             "--cleanup-ipvs has no effect: --cleanup removes what is in IPVS, too",
         ]
     );
+}
+
+#[test]
+fn every_word_of_the_reference_is_taken_and_written_as_it_was() {
+    const OWN: &str = "---\napiVersion: kube-ipvs.io/v1alpha1\nkind: KubeIpvsConfiguration\n";
+    let mut n_fields = 0;
+    for (head, document, fields) in [("", 0, FIELDS.as_slice()), (OWN, 1, OWN_FIELDS.as_slice())] {
+        for setting in fields.iter().filter(|setting| !setting.words.is_empty()) {
+            n_fields += 1;
+            for (word, _) in setting.words {
+                let (section, field) = setting.path.split_once('.').unwrap_or(("", setting.path));
+                let line = match section {
+                    "" => format!("{field}: {word}\n"),
+                    section => format!("{section}: {{{field}: {word}}}\n"),
+                };
+                // What some words need beside them.
+                let names = "detectLocal: {bridgeInterface: cni0, interfaceNamePrefix: veth}\n";
+                let configuration = from_file(&format!("{names}{head}{line}"), &[]);
+                let documents = [
+                    serde_json::to_value(&configuration.document).unwrap(),
+                    serde_json::to_value(&configuration.own).unwrap(),
+                ];
+                assert_eq!(&default_of(&documents[document], setting.path), word, "{line}");
+            }
+        }
+    }
+    assert_eq!(n_fields, 11);
 }
 
 #[test]

@@ -1,10 +1,17 @@
 //! The fields of our own document.
 
 use plan::mode::Mode;
+use plan::settings::AcceptServiceTraffic;
 
 use super::Effect::{Does, DoesIn};
 use super::Heading::{Actions, ApiServer, Balancing, Masquerading, Serving};
 use super::{Setting, field};
+use crate::config::mode::{FallbackMode, OnReturn};
+use crate::config::words::ArpReplies;
+use crate::kernel::estimators::Run;
+use crate::kernel::rules::Variant;
+use crate::serve::listen::Readers;
+use crate::source::FollowNodes;
 
 /// The fields of our own document. Its flags apply together with `--config`: kube-proxy has none by
 /// these names.
@@ -14,12 +21,11 @@ pub const OWN_FIELDS: [Setting; 27] = [
         "string",
         DoesIn(
             Mode::Ipvs,
-            "New connections to Services in INPUT, which they pass in mode ipvs alone: always (let \
-             in before the host's own rules, as far as spec.loadBalancerSourceRanges and endpoints \
-             allow; nothing else is) or never (the host's rules decide, as with kube-proxy: a \
-             policy of DROP cuts pods and clients off). docs/kernel-use.md has the rules",
+            "New connections to Services in INPUT, which they pass in mode ipvs alone: {words}. \
+             docs/kernel-use.md has the rules",
         ),
-    ),
+    )
+    .words::<AcceptServiceTraffic>(),
     field("apiVersion", "string", Does("Must be kube-ipvs.io/v1alpha1")),
     field(
         "cleanupOtherModes",
@@ -36,11 +42,10 @@ pub const OWN_FIELDS: [Setting; 27] = [
         "consolePage",
         "string",
         Does(
-            "Pages for a browser at /console/ of the metrics server, for reading only: off, loopback \
-             (for clients on the node, such as kubectl port-forward) or network (for all that reach \
-             metricsBindAddress: nothing is encrypted, and nobody is asked who they are)",
+            "Pages for a browser at /console/ of the metrics server, for reading only: {words}",
         ),
     )
+    .words::<Option<Readers>>()
     .flag("console-page", "READERS", Serving)
     .with_config(),
     field(
@@ -68,20 +73,22 @@ pub const OWN_FIELDS: [Setting; 27] = [
         "string",
         DoesIn(
             Mode::Ipvs,
-            "IPVS statistics of the kernel (run_estimation, Linux 5.16 and later): on, off, or \
-             auto (unchanged). docs/estimators.md has the costs",
+            "IPVS statistics of the kernel (run_estimation, Linux 5.16 and later): {words}. \
+             docs/estimators.md has the costs",
         ),
-    ),
+    )
+    .words::<Run>(),
     field(
         "fallback",
         "string",
         DoesIn(
             Mode::Ipvs,
-            "Mode for a host that cannot do ipvs: iptables. Empty: the program ends there, and \
+            "Mode for a host that cannot do ipvs: {words}. Empty: the program ends there, and \
              says what is missing. mode: auto sets it, too. docs/modes.md says when a node falls \
              back",
         ),
     )
+    .words::<FallbackMode>()
     .flag("fallback", "MODE", Balancing)
     .with_config(),
     field(
@@ -98,30 +105,25 @@ pub const OWN_FIELDS: [Setting; 27] = [
         "string",
         DoesIn(
             Mode::Ipvs,
-            "Reaction of a node that has fallen back to a host that can do ipvs by now: never \
-             (a log line and an Event say so, and the node stays in its mode until the next start), \
-             switch (the running program switches to mode ipvs) or restart (it ends, to be started \
-             again in mode ipvs)",
+            "Reaction of a node that has fallen back to a host that can do ipvs by now: {words}",
         ),
-    ),
+    )
+    .words::<OnReturn>(),
     field(
         "followNodes",
         "string",
         Does(
             "Lists all Nodes every quarter of an hour, so that a Service with another node's \
-             address in spec.externalIPs does not take the address away from that node: auto \
-             (from the first Service with an external or a load balancer's address, or with \
-             externalTrafficPolicy Local, on), always, never",
+             address in spec.externalIPs does not take the address away from that node: {words}",
         ),
-    ),
+    )
+    .words::<FollowNodes>(),
     field(
         "iptablesVariant",
         "string",
-        Does(
-            "Variant of iptables on hosts with both: auto (the one with the cluster's rules), nft \
-             or legacy",
-        ),
+        Does("Variant of iptables on hosts with both: {words}"),
     )
+    .words::<Variant>()
     .flag("iptables-variant", "VARIANT", Masquerading)
     .with_config(),
     field("kind", "string", Does("Must be KubeIpvsConfiguration")),
@@ -198,11 +200,10 @@ pub const OWN_FIELDS: [Setting; 27] = [
         "string",
         DoesIn(
             Mode::Ipvs,
-            "ARP replies of this node for Service addresses: compatible (as ipvs.strictARP says) \
-             or quiet (none, while its own addresses are answered for on every interface: Service \
-             addresses have scope host, arp_ignore is 3, arp_announce is 2)",
+            "ARP replies of this node for Service addresses: {words}",
         ),
-    ),
+    )
+    .words::<ArpReplies>(),
     field(
         "serviceMetrics",
         "off, top:N, all or namespaces:NAME,…",

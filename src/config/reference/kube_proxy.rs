@@ -5,6 +5,9 @@ use plan::mode::Mode;
 use super::Effect::{Does, DoesIn, DoesInAny, Nothing};
 use super::Heading::{ApiServer, Balancing, Conntrack, Logging, Masquerading, Node, Serving};
 use super::{Setting, field};
+use crate::config::LogFormat;
+use crate::config::mode::ProxyMode;
+use crate::config::words::DetectLocalMode;
 
 const JSON: &str = "the API client asks for JSON";
 const UNBUFFERED: &str = "log lines are not buffered";
@@ -155,10 +158,11 @@ pub const FIELDS: [Setting; 63] = [
         "detectLocalMode",
         "string",
         Does(
-            "Way to recognise traffic of this node's own pods, which is not masqueraded: \
-             ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix. Empty: ClusterCIDR",
+            "Way to recognise traffic of this node's own pods, which is not masqueraded: {words}. \
+             Empty: ClusterCIDR",
         ),
     )
+    .words::<DetectLocalMode>()
     .flag("detect-local-mode", "MODE", Masquerading),
     field(
         "enableProfiling",
@@ -307,7 +311,8 @@ pub const FIELDS: [Setting; 63] = [
     field("logging.flushFrequency", "duration, or nanoseconds", Nothing(UNBUFFERED))
         .flag("log-flush-frequency", "DURATION", Logging)
         .with_config(),
-    field("logging.format", "string", Does("Format of the log: text or json"))
+    field("logging.format", "string", Does("Format of the log: {words}"))
+        .words::<LogFormat>()
         .flag("logging-format", "FORMAT", Logging)
         .with_config(),
     field("logging.options.json.infoBufferSize", "size", Nothing(UNBUFFERED))
@@ -353,12 +358,9 @@ pub const FIELDS: [Setting; 63] = [
     field(
         "mode",
         "string",
-        Does(
-            "Mode of the proxy: ipvs, iptables, userspace, or auto (ipvs, and iptables on a host \
-             that cannot do ipvs; kube-proxy does not know this word). Empty: ipvs. nftables and \
-             kernelspace are refused",
-        ),
+        Does("Mode of the proxy: {words}. Empty: ipvs. nftables and kernelspace are refused"),
     )
+    .words::<ProxyMode>()
     .flag("proxy-mode", "MODE", Balancing),
     field("nftables.masqueradeAll", "bool", Nothing(NFTABLES)),
     field("nftables.masqueradeBit", "number", Nothing(NFTABLES)),

@@ -13,7 +13,8 @@ use super::{GoDuration, KubeProxyConfiguration, NOT_NEGATIVE, POSITIVE, Violatio
 use crate::config::kube_ipvs::{KubeIpvsConfiguration, Limits};
 use crate::config::resolved::{cluster_networks, networks};
 use crate::config::service_routes::AUTO;
-use crate::serve::metrics::services::MeasuredServices;
+use crate::config::text::Parsed;
+use crate::config::words::ArpReplies;
 
 /// Addresses that mean something of their own, whatever a cluster does.
 const SPECIAL: [(IpAddr, u8, &str); 6] = [
@@ -37,11 +38,10 @@ pub fn validate_own(
     document: &KubeProxyConfiguration,
 ) -> Vec<Violation> {
     let mut found = KubeIpvsViolations(Vec::new());
-    let accept = &own.accept_service_traffic;
-    found.one_of("acceptServiceTraffic", accept, &["always", "never"]);
-    found.one_of("followNodes", &own.follow_nodes, &["auto", "always", "never"]);
-    found.one_of("consolePage", &own.console_page, &["off", "loopback", "network"]);
-    found.one_of("iptablesVariant", &own.iptables_variant, &["auto", "nft", "legacy"]);
+    found.text("acceptServiceTraffic", &own.accept_service_traffic);
+    found.text("followNodes", &own.follow_nodes);
+    found.text("consolePage", &own.console_page);
+    found.text("iptablesVariant", &own.iptables_variant);
     let deadline = own.drain_deadline.unwrap_or_default();
     if deadline < GoDuration::ZERO {
         found.invalid("drainDeadline", deadline, NOT_NEGATIVE);
@@ -51,16 +51,14 @@ pub fn validate_own(
     if idle <= GoDuration::ZERO {
         found.invalid("udpIdleTimeout", idle, POSITIVE);
     }
-    found.one_of("estimators.run", &own.estimators.run, &["auto", "on", "off"]);
+    found.text("estimators.run", &own.estimators.run);
     found.fallback(own);
     found.arp(own, document);
     let networks = &own.short_circuit;
     found.short_circuit("shortCircuit.ipv4", &networks.ipv4, Family::V4, document);
     found.short_circuit("shortCircuit.ipv6", &networks.ipv6, Family::V6, document);
     found.service_routes(own, document);
-    if let Err(problem) = own.service_metrics.parse::<MeasuredServices>() {
-        found.invalid("serviceMetrics", &own.service_metrics, &problem);
-    }
+    found.text("serviceMetrics", &own.service_metrics);
     found.limits(&own.limits);
     found.0
 }
@@ -124,22 +122,19 @@ impl KubeIpvsViolations {
         self.0.push(Violation { path, field, problem });
     }
 
-    fn one_of(&mut self, field: &'static str, value: &str, values: &[&str]) {
-        if !values.contains(&value) {
-            self.invalid(field, value, &format!("must be one of {}", values.join(", ")));
+    fn text<T>(&mut self, field: &'static str, text: &Parsed<T>) {
+        if let Some((text, problem)) = text.invalid() {
+            self.invalid(field, text, problem);
         }
     }
 
     fn fallback(&mut self, own: &KubeIpvsConfiguration) {
-        if !matches!(own.fallback.as_str(), "" | "iptables") {
-            let problem = "must be iptables, or empty for a node that does not fall back";
-            self.invalid("fallback", &own.fallback, problem);
-        }
+        self.text("fallback", &own.fallback);
         let retry = own.fallback_retry.unwrap_or_default();
         if !(GoDuration::from_secs(10)..=GoDuration::from_secs(86_400)).contains(&retry) {
             self.invalid("fallbackRetry", retry, "must be from 10s to 24h");
         }
-        self.one_of("fallbackReturn", &own.fallback_return, &["never", "restart", "switch"]);
+        self.text("fallbackReturn", &own.fallback_return);
     }
 
     fn limits(&mut self, limits: &Limits) {
@@ -179,12 +174,12 @@ impl KubeIpvsViolations {
     }
 
     fn arp(&mut self, own: &KubeIpvsConfiguration, document: &KubeProxyConfiguration) {
-        let (field, value) = ("serviceAddressesArp", own.service_addresses_arp.as_str());
-        self.one_of(field, value, &["compatible", "quiet"]);
-        if value == "quiet" && document.ipvs.strict_arp {
+        let (field, replies) = ("serviceAddressesArp", &own.service_addresses_arp);
+        self.text(field, replies);
+        if replies.valid() == Some(&ArpReplies::Quiet) && document.ipvs.strict_arp {
             let problem = "cannot be together with ipvs.strictARP: true, which sets arp_ignore to \
                            1; quiet does what it does, and more: leave strictARP out";
-            self.invalid(field, value, problem);
+            self.invalid(field, replies, problem);
         }
     }
 
