@@ -1,12 +1,12 @@
 //! The command line: every flag of kube-proxy's, with its name and meaning, and a few of our own.
 //!
-//! [`Arguments`] has the flags with their types, [`config::reference`](crate::config::reference)
-//! describes them. This module makes clap's command of both, and answers `--help`, `--version` and
-//! mistakes.
+//! [`config::reference`](crate::config::reference) has all flags, [`Arguments`] the types of those that are
+//! no field. This module makes clap's command of both, and answers `--help`, `--version` and mistakes.
 
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -18,7 +18,8 @@ use plan::mode::Mode;
 use crate::config::Arguments;
 use crate::config::arguments::go_bool;
 use crate::config::flags::{self, FlagEntry};
-use crate::config::reference::RETIRED;
+use crate::config::read::Documents;
+use crate::config::reference::{Flag, RETIRED};
 
 /// Longest line of `--help`, also where the terminal's width is not known.
 const HELP_WIDTH: usize = 100;
@@ -125,24 +126,50 @@ fn mode(word: &str) -> Result<Mode, String> {
 /// a value that begins with a hyphen, and of a flag given twice the last one.
 pub fn command() -> Command {
     let flags = flags::all();
-    let help = Arg::new("help").short('h').long("help").action(ArgAction::HelpLong);
+    let typed = Arguments::augment_args(Command::new("flags that are no field"));
+    let mut typed: BTreeMap<String, Arg> = typed
+        .get_arguments()
+        .map(|arg| (arg.get_id().to_string().replace('_', "-"), arg.clone()))
+        .collect();
+    typed.insert("help".to_owned(), Arg::new("help").short('h').action(ArgAction::HelpLong));
+    let arg = |entry: &FlagEntry| {
+        let name = entry.flag.name;
+        let arg = typed.get(name).cloned().unwrap_or_else(|| of_field(&entry.flag));
+        described(arg.long(name), entry)
+    };
+    let mut entries: Vec<&FlagEntry> = flags.values().collect();
+    entries.sort_by_key(|entry| (entry.flag.heading, entry.flag.name));
     let retired = RETIRED.iter().filter_map(|setting| {
         let flag = setting.flag?;
         Some(Arg::new(flag.name).long(flag.name).value_name(flag.value).hide(true))
     });
-    Arguments::augment_args(Command::new("kube-ipvs").disable_help_flag(true))
+    Command::new("kube-ipvs")
+        .disable_help_flag(true)
         .about("kube-proxy's IPVS mode: Services and EndpointSlices in, IPVS out.")
         .after_help("docs/config.md describes all flags, and the fields of the --config file.")
         .next_line_help(true)
         .max_term_width(HELP_WIDTH)
-        .arg(help)
-        .mut_args(|arg| match arg.get_long().and_then(|name| flags.get(name)) {
-            Some(entry) => described(arg, entry),
-            None => arg,
-        })
+        .args(entries.into_iter().map(arg))
         .args(retired)
         .args_override_self(true)
         .mut_args(read_as_in_go)
+}
+
+/// The argument of a field, whose values are checked, and kept as they are.
+fn of_field(flag: &Flag) -> Arg {
+    let set = flag.set;
+    let check = move |text: &str| {
+        set.map_or(Ok(()), |set| set(&mut Documents::default(), text))?;
+        Ok::<_, String>(text.to_owned())
+    };
+    let action = if flag.is_list { ArgAction::Append } else { ArgAction::Set };
+    let arg = Arg::new(flag.name).action(action).value_parser(check);
+    // As with `-v`.
+    let mut letters = flag.name.chars();
+    match (letters.next(), letters.next()) {
+        (Some(letter), None) => arg.short(letter),
+        _ => arg,
+    }
 }
 
 /// The argument as `--help` shows it.
@@ -223,15 +250,13 @@ fn with_hyphens(word: OsString) -> OsString {
     }
 }
 
-fn given(matches: &ArgMatches) -> Vec<(String, String)> {
+fn given(matches: &ArgMatches) -> Vec<(String, Vec<String>)> {
     let on_the_command_line =
         |id: &&clap::Id| matches.value_source(id.as_str()) == Some(ValueSource::CommandLine);
-    let value = |id: &clap::Id| {
+    let values = |id: &clap::Id| {
         let values = matches.get_raw(id.as_str()).into_iter().flatten();
-        values.map(|value| value.to_string_lossy()).collect::<Vec<_>>().join(",")
+        values.map(|value| value.to_string_lossy().into_owned()).collect()
     };
-    // The derived group that all arguments are in has an id too, and no name.
-    let is_flag = |id: &&clap::Id| id.as_str() != "Arguments";
-    let ids = matches.ids().filter(is_flag).filter(on_the_command_line);
-    ids.map(|id| (id.as_str().replace('_', "-"), value(id))).collect()
+    let ids = matches.ids().filter(on_the_command_line);
+    ids.map(|id| (id.as_str().replace('_', "-"), values(id))).collect()
 }

@@ -1,7 +1,8 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::config::arguments::{GateSettings, Vmodule};
+use crate::config::Configuration;
+use crate::config::reference::FLAGS_ONLY;
 
 fn read(words: &[&str]) -> Result<Arguments, Answer> {
     parse(["kube-ipvs"].iter().chain(words).map(OsString::from))
@@ -25,9 +26,16 @@ fn every_flag_has_a_type_and_a_description_and_none_has_two() {
     let of_clap = typed.get_arguments().filter(|arg| arg.get_help().is_some());
     assert_eq!(of_clap.map(Arg::get_id).next(), None, "the reference has all help");
     let names = typed.get_arguments().filter_map(Arg::get_long).chain(["help"]);
+    let of_no_field = FLAGS_ONLY.iter().filter_map(|setting| Some(setting.flag?.name));
+    assert_eq!(names.collect::<BTreeSet<_>>(), of_no_field.collect());
     let flags = flags::all();
+    let command = command();
+    let names = command.get_arguments().filter(|arg| !arg.is_hide_set()).filter_map(Arg::get_long);
     assert_eq!(names.collect::<BTreeSet<_>>(), flags.keys().copied().collect());
-    for arg in command().get_arguments().filter(|arg| !arg.is_hide_set()) {
+    for entry in flags.values() {
+        assert_eq!(entry.flag.set.is_some(), !entry.setting.path.is_empty(), "{entry:?}");
+    }
+    for arg in command.get_arguments().filter(|arg| !arg.is_hide_set()) {
         let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
         assert!(help.starts_with(char::is_uppercase), "{}: {help:?}", arg.get_id());
         let default = flags[arg.get_long().unwrap()].default.as_str();
@@ -86,9 +94,11 @@ fn booleans_are_as_in_go() {
         ("--masquerade-all=0", false),
         ("--masquerade-all=false", false),
     ] {
-        assert_eq!(read(&[word]).unwrap().masquerade_all, Some(value), "{word}");
+        let arguments = read(&[word]).unwrap();
+        let document = Configuration::load(&arguments).unwrap().document;
+        assert_eq!(document.iptables.masquerade_all, value, "{word}");
     }
-    assert_eq!(read(&[]).unwrap().masquerade_all, None);
+    assert_eq!(read(&[]).unwrap().value("masquerade-all"), None);
     assert!(wrong(&["--masquerade-all=maybe"]).contains("neither true nor false"));
     // A boolean's value needs the equals sign, as in Go; without it, it is an argument.
     assert!(wrong(&["--masquerade-all", "false"]).contains("unexpected argument 'false'"));
@@ -109,19 +119,19 @@ fn values_may_be_anything() {
         "-v=4",
     ])
     .unwrap();
-    assert_eq!(arguments.oom_score_adj, Some(-998));
-    assert_eq!(arguments.cluster_cidr.as_deref(), Some(""));
-    assert_eq!(arguments.ipvs_scheduler.as_deref(), Some("wlc"));
-    assert_eq!(arguments.ipvs_exclude_cidrs, ["10.0.0.0/8,10.1.0.0/16", "fd00::/8"]);
-    assert_eq!(arguments.v, Some(4));
-    let mut given = arguments.given;
-    given.sort();
-    assert_eq!(given[1], ("ipvs-exclude-cidrs".into(), "10.0.0.0/8,10.1.0.0/16,fd00::/8".into()));
-    assert_eq!(given[2], ("ipvs-scheduler".into(), "wlc".into()));
-    assert_eq!(given.len(), 5);
+    for (name, values) in [
+        ("oom-score-adj", &["-998"][..]),
+        ("cluster-cidr", &[""]),
+        ("ipvs-scheduler", &["wlc"]),
+        ("ipvs-exclude-cidrs", &["10.0.0.0/8,10.1.0.0/16", "fd00::/8"]),
+        ("v", &["4"]),
+    ] {
+        assert_eq!(arguments.values(name).unwrap(), values, "{name}");
+    }
+    assert_eq!(arguments.given.len(), 5);
     for words in [["-v4", ""], ["-v", "4"], ["--v=4", ""], ["--v", "4"]] {
         let words: Vec<&str> = words.into_iter().filter(|word| !word.is_empty()).collect();
-        assert_eq!(read(&words).unwrap().v, Some(4), "{words:?}");
+        assert_eq!(read(&words).unwrap().value("v"), Some("4"), "{words:?}");
     }
 }
 
@@ -178,12 +188,11 @@ fn what_is_asked_for_is_told() {
 fn lists_of_pairs_are_read() {
     let arguments =
         read(&["--feature-gates=A=true, B=false", "--feature-gates=", "--vmodule=a*=3"]);
-    let arguments = arguments.unwrap();
-    assert_eq!(
-        arguments.feature_gates,
-        [GateSettings(vec![("A".into(), true), ("B".into(), false)]), GateSettings(vec![])]
-    );
-    assert_eq!(arguments.vmodule, [Vmodule(vec![("a*".into(), 3)])]);
+    let document = Configuration::load(&arguments.unwrap()).unwrap().document;
+    let gates = [("A".to_owned(), true), ("B".to_owned(), false)];
+    assert_eq!(document.feature_gates, gates.into());
+    let [item] = &document.logging.vmodule[..] else { panic!("{:?}", document.logging) };
+    assert_eq!((item.file_pattern.as_str(), item.verbosity), ("a*", 3));
 }
 
 #[test]
@@ -199,9 +208,8 @@ fn flags_that_kube_proxy_had_once_are_taken() {
         "--ipvs-scheduler=lc",
     ];
     let arguments = read(&old).unwrap();
-    assert_eq!(arguments.ipvs_scheduler.as_deref(), Some("lc"));
-    let given = |name: &str| arguments.given.iter().find(|(given, _)| given == name);
-    assert_eq!(given("log-dir").map(|(_, value)| value.as_str()), Some("/var/log"));
+    assert_eq!(arguments.value("ipvs-scheduler"), Some("lc"));
+    assert_eq!(arguments.value("log-dir"), Some("/var/log"));
     match read(&["--help"]) {
         Err(Answer::Help(help)) => assert!(!help.contains("logtostderr"), "{help}"),
         other => panic!("{other:?}"),

@@ -23,6 +23,7 @@ pub mod read;
 pub mod reference;
 mod resolved;
 mod service_routes;
+pub mod settings;
 pub mod text;
 mod tree;
 pub mod validate;
@@ -41,6 +42,7 @@ pub use conntrack::Conntrack;
 use document::KubeProxyConfiguration;
 use kube_ipvs::KubeIpvsConfiguration;
 use mode::{ModeChoice, ProxyMode};
+use read::Documents;
 pub use resolved::{ApiServer, Configuration, IpvsTimeouts, LogFormat, Logging, Served};
 pub use service_routes::ServiceRoutes;
 use text::Parsed;
@@ -126,25 +128,24 @@ impl Configuration {
     ) -> Result<Self, ConfigurationError> {
         let complete = |problem: String| ConfigurationError::Complete(problem);
         let mut notes = flags::notes(arguments);
-        let (mut document, mut own) = match &file {
+        let mut documents = match &file {
             Some(file) => {
                 let documents = file.documents().map_err(complete)?;
                 let path = file.path.display();
                 notes.extend(documents.notes.iter().map(|note| format!("{path}: {note}")));
-                let mut document = documents.kube_proxy.with_defaults();
-                flags::logging(arguments, &mut document.logging);
-                (document, documents.own)
+                Documents { kube_proxy: documents.kube_proxy.with_defaults(), ..documents }
             }
-            None => (flags::document(arguments), KubeIpvsConfiguration::default()),
+            None => Documents { kube_proxy: flags::without_file(), ..Documents::default() },
         };
-        flags::own(arguments, &mut own);
+        flags::set(arguments, &mut documents).map_err(complete)?;
+        let Documents { kube_proxy: mut document, mut own, .. } = documents;
         let mut configured_mode = document.mode.clone();
         configured_mode.or_default();
         if let Some(mode) = chosen {
             document.mode = ProxyMode::Of(mode).into();
             own.fallback = Parsed::Unset;
         }
-        if let Some(name) = arguments.hostname_override.as_ref().filter(|name| !name.is_empty()) {
+        if let Some(name) = arguments.value("hostname-override").filter(|name| !name.is_empty()) {
             let name = name.trim().to_lowercase();
             if name.is_empty() {
                 return Err(complete("empty hostname-override is invalid".to_owned()));
@@ -222,7 +223,7 @@ impl ConfigurationFile {
         Ok(Self { path: path.to_owned(), content })
     }
 
-    fn documents(&self) -> Result<read::Documents, String> {
+    fn documents(&self) -> Result<Documents, String> {
         let text = std::str::from_utf8(&self.content).map_err(|error| unread(&self.path, error))?;
         read::read(text).map_err(|error| unread(&self.path, error))
     }
@@ -260,7 +261,7 @@ fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a s
 /// An empty field lists nothing; an empty flag is a list with an empty network, which kube-proxy
 /// refuses.
 fn cluster_cidrs(arguments: &Arguments, document: &KubeProxyConfiguration) -> Vec<String> {
-    let flag_is_given = arguments.file().is_none() && arguments.cluster_cidr.is_some();
+    let flag_is_given = arguments.file().is_none() && arguments.values("cluster-cidr").is_some();
     if document.cluster_cidr.is_empty() && !flag_is_given {
         return Vec::new();
     }

@@ -1,28 +1,32 @@
 //! Every field and every flag: name, type, effect. `--help`, `docs/config.md`, the warnings about
 //! unknown fields and about flags without effect are made from these tables.
 //!
-//! A default stands in the document (`src/config/defaults.rs` for kube-proxy's,
-//! `src/config/kube_ipvs.rs` for ours, which takes those of the loop and the planner from them); only
-//! a flag that is no field has its default here.
+//! A field stands in its document (`src/config/document.rs` for kube-proxy's, `src/config/kube_ipvs.rs` for
+//! ours); only flags that are no field stand here.
 
 mod flag_only;
-mod kube_ipvs;
-mod kube_proxy;
 
 use std::fmt;
+use std::sync::LazyLock;
 
 use plan::mode::Mode;
 use serde_json::Value;
 
-use super::text::Text;
-use super::words;
+use super::document::KubeProxyConfiguration;
+use super::kube_ipvs::KubeIpvsConfiguration;
+use super::settings::{Field, Section, SetField};
+use super::words::{self, Words};
 
 pub use flag_only::{FLAGS_ONLY, RETIRED};
-pub use kube_ipvs::OWN_FIELDS;
-pub use kube_proxy::FIELDS;
+/// Fields of kube-proxy's document, in the order of their paths.
+pub static FIELDS: LazyLock<Vec<Setting>> = LazyLock::new(in_order::<KubeProxyConfiguration>);
+
+/// Fields of our own document, in the order of their paths. Its flags apply together with `--config`:
+/// kube-proxy has none by these names.
+pub static OWN_FIELDS: LazyLock<Vec<Setting>> = LazyLock::new(in_order::<KubeIpvsConfiguration>);
 
 /// A setting: a field of a document, a flag, or both.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub struct Setting {
     /// Path of the field: names joined by dots, `[]` for any item of a list. Empty: only a flag.
     pub path: &'static str,
@@ -31,13 +35,13 @@ pub struct Setting {
     /// Effect of the field and of the flag. `{words}` stands for the words.
     pub effect: Effect,
     /// Words that the field may have, each with its gloss. None: any other value.
-    pub words: &'static [(&'static str, &'static str)],
+    pub words: Words,
     /// Flag, if there is one.
     pub flag: Option<Flag>,
 }
 
 /// A flag.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub struct Flag {
     /// Its name, without the hyphens before it.
     pub name: &'static str,
@@ -49,10 +53,14 @@ pub struct Flag {
     pub with_config: bool,
     /// Default of a flag that is no field.
     pub default: &'static str,
+    /// Sets the field. None: the flag is no field.
+    pub set: Option<SetField>,
+    /// True if the flag adds to the field each time that it is given.
+    pub is_list: bool,
 }
 
 /// Heading of a group of flags in `--help`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Heading {
     /// About the command line itself.
     Options,
@@ -81,10 +89,8 @@ pub enum Heading {
 pub enum Effect {
     /// This.
     Does(&'static str),
-    /// This, in one mode.
-    DoesIn(Mode, &'static str),
     /// This, in these modes.
-    DoesInAny(&'static [Mode], &'static str),
+    DoesIn(&'static [Mode], &'static str),
     /// None, for this reason.
     Nothing(&'static str),
 }
@@ -101,6 +107,12 @@ pub fn default_of(document: &Value, path: &str) -> String {
     }
 }
 
+fn in_order<T: Section>() -> Vec<Setting> {
+    let mut settings = T::settings();
+    settings.sort_by_key(|setting| setting.path);
+    settings
+}
+
 /// `mode ipvs`, `modes iptables and userspace`.
 pub(super) fn in_words(modes: &[Mode]) -> String {
     let names: Vec<&str> = modes.iter().map(|mode| mode.name()).collect();
@@ -111,32 +123,55 @@ pub(super) fn in_words(modes: &[Mode]) -> String {
 /// The setting that a flag belongs to, also of a retired flag.
 #[must_use]
 pub fn of_flag(name: &str) -> Option<(&'static Setting, Flag)> {
-    let settings = FIELDS.iter().chain(&OWN_FIELDS).chain(&FLAGS_ONLY).chain(&RETIRED);
+    let settings = FIELDS.iter().chain(OWN_FIELDS.iter()).chain(&FLAGS_ONLY).chain(&RETIRED);
     let mut flags = settings.filter_map(|setting| Some((setting, setting.flag?)));
     flags.find(|(_, flag)| flag.name == name)
 }
 
 // === impl Setting ===
 
-const fn field(path: &'static str, kind: &'static str, effect: Effect) -> Setting {
+pub(super) const fn field(path: &'static str, kind: &'static str, effect: Effect) -> Setting {
     Setting { path, kind, effect, words: &[], flag: None }
 }
 
 impl Setting {
     /// With the words of the field's type.
-    const fn words<T: Text>(mut self) -> Self {
+    pub(super) const fn of_type<T: Field>(mut self) -> Self {
         self.words = T::WORDS;
         self
     }
 
     /// With a flag that `--config` replaces.
-    const fn flag(mut self, name: &'static str, value: &'static str, heading: Heading) -> Self {
-        self.flag = Some(Flag { name, value, heading, with_config: false, default: "" });
+    pub(super) const fn flag(
+        mut self,
+        name: &'static str,
+        value: &'static str,
+        heading: Heading,
+    ) -> Self {
+        let (with_config, default) = (false, "");
+        let (set, is_list) = (None, false);
+        self.flag = Some(Flag { name, value, heading, with_config, default, set, is_list });
+        self
+    }
+
+    /// The flag sets a field.
+    pub(super) const fn set(mut self, set: SetField, is_list: bool) -> Self {
+        if let Some(flag) = &mut self.flag {
+            (flag.set, flag.is_list) = (Some(set), is_list);
+        }
+        self
+    }
+
+    /// The flag adds to the field each time that it is given.
+    pub(super) const fn repeated(mut self) -> Self {
+        if let Some(flag) = &mut self.flag {
+            flag.is_list = true;
+        }
         self
     }
 
     /// The flag applies together with `--config`.
-    const fn with_config(mut self) -> Self {
+    pub(super) const fn with_config(mut self) -> Self {
         if let Some(flag) = &mut self.flag {
             flag.with_config = true;
         }
@@ -180,7 +215,7 @@ impl Effect {
     #[must_use]
     pub const fn none_because(&self) -> Option<&'static str> {
         match self {
-            Self::Does(_) | Self::DoesIn(..) | Self::DoesInAny(..) => None,
+            Self::Does(_) | Self::DoesIn(..) => None,
             Self::Nothing(why) => Some(why),
         }
     }
@@ -189,8 +224,7 @@ impl Effect {
     #[must_use]
     pub const fn modes(&self) -> &[Mode] {
         match self {
-            Self::DoesIn(mode, _) => std::slice::from_ref(mode),
-            Self::DoesInAny(modes, _) => modes,
+            Self::DoesIn(modes, _) => modes,
             Self::Does(_) | Self::Nothing(_) => &[],
         }
     }
@@ -199,17 +233,17 @@ impl Effect {
 /// Writes the effect in words.
 impl fmt::Display for Setting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Effect::Does(text)
-        | Effect::DoesIn(_, text)
-        | Effect::DoesInAny(_, text)
-        | Effect::Nothing(text)) = self.effect;
-        match self.effect {
-            Effect::Does(_) => {}
-            Effect::DoesIn(..) | Effect::DoesInAny(..) => {
-                write!(f, "{}: ", in_words(self.effect.modes()).replacen('m', "M", 1))?;
+        let text = match self.effect {
+            Effect::Does(text) => text,
+            Effect::DoesIn(modes, text) => {
+                write!(f, "{}: ", in_words(modes).replacen('m', "M", 1))?;
+                text
             }
-            Effect::Nothing(_) => f.write_str("No effect: ")?,
-        }
-        f.write_str(&text.replace("{words}", &words::described(self.words)))
+            Effect::Nothing(why) => {
+                f.write_str("No effect: ")?;
+                why
+            }
+        };
+        f.write_str(&text.trim_start().replace("{words}", &words::described(self.words)))
     }
 }

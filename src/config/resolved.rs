@@ -439,8 +439,8 @@ fn loopback(family: Family) -> IpNet {
 /// The flags as they were given, or with their defaults.
 fn given_or_default(arguments: &Arguments) -> Vec<(&'static str, String)> {
     let flags = flags::all().into_iter().map(|(name, flag)| {
-        let given = arguments.given.iter().find(|(given, _)| given == name);
-        (name, given.map_or(flag.default, |(_, value)| value.clone()))
+        let given = arguments.values(name);
+        (name, given.map_or(flag.default, |values| values.join(",")))
     });
     flags.collect()
 }

@@ -4,12 +4,13 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::words::Words;
 use crate::serve::metrics::services::MeasuredServices;
 
 /// Value that a field holds as text.
 pub trait Text: Sized {
     /// Words that the text may be, each with a gloss for the reference. None: any other text.
-    const WORDS: &'static [(&'static str, &'static str)] = &[];
+    const WORDS: Words = &[];
 
     /// Reads a text that is not empty.
     ///

@@ -30,8 +30,8 @@ pub struct Violation {
     problem: String,
 }
 
-const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
-const POSITIVE: &str = "must be greater than 0";
+pub(super) const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
+pub(super) const POSITIVE: &str = "must be greater than 0";
 const LINUX: &str = "KubeProxyLinuxConfiguration";
 const NOT_DUAL_STACK: &str = "must be a either a single CIDR or dual-stack pair of CIDRs (e.g. \
                               [10.100.0.0/16, fde4:8dba:82e1::/48]";
@@ -300,9 +300,10 @@ impl KubeProxyViolations {
             let (path, problem) = ("logging.flushFrequency", "Must be greater than zero");
             self.invalid(path, path, frequency.to_string(), problem);
         }
-        if let Some((format, problem)) = logging.format.invalid() {
+        // A flag may be empty.
+        if logging.format.valid().is_none() {
             let path = "logging.format";
-            self.invalid(path, path, format, problem);
+            self.invalid(path, path, logging.format.to_string(), "Unsupported log format");
         }
         self.verbosity("logging.verbosity".to_owned(), "logging.verbosity", logging.verbosity);
         self.vmodule(logging);

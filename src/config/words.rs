@@ -14,6 +14,9 @@ use crate::kernel::rules::Variant;
 use crate::serve::listen::Readers;
 use crate::source::FollowNodes;
 
+/// Words, each with its gloss for the reference.
+pub type Words = &'static [(&'static str, &'static str)];
+
 /// ARP replies for Service addresses (`serviceAddressesArp`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ArpReplies {
@@ -47,8 +50,7 @@ macro_rules! words {
         } else $refusal:expr
     ) => {
         impl Text for $type {
-            const WORDS: &'static [(&'static str, &'static str)] =
-                &[$(($word, concat!($($gloss)?))),+];
+            const WORDS: Words = &[$(($word, concat!($($gloss)?))),+];
 
             fn read(text: &str) -> Result<Self, String> {
                 $(if text == $word {
@@ -185,10 +187,8 @@ words! {
     LogFormat {
         Text = "text";
         Json = "json";
-    } else |_: &str, _: Words| "Unsupported log format".to_owned()
+    }
 }
-
-type Words = &'static [(&'static str, &'static str)];
 
 fn one_of(_: &str, words: Words) -> String {
     format!("must be one of {}", listed(words, ""))
@@ -202,7 +202,7 @@ fn listed(words: Words, quotes: &str) -> String {
 }
 
 /// Returns the words with their glosses, as the reference has them.
-pub(super) fn described(words: &[(&str, &str)]) -> String {
+pub(super) fn described(words: Words) -> String {
     let described: Vec<String> = words
         .iter()
         .map(|(word, gloss)| match *gloss {

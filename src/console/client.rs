@@ -75,7 +75,7 @@ impl Client {
             Ok(configuration) => configuration,
             Err(error) => {
                 // The file may have become invalid since the program read it.
-                let chosen = running.arguments.console_socket.as_deref();
+                let chosen = running.arguments.value("console-socket");
                 let usual = Path::new(chosen.unwrap_or(DEFAULT_CONSOLE_SOCKET));
                 let socket = running.as_seen_from_here(usual);
                 if has_listener(&socket) {

@@ -1,12 +1,13 @@
 //! docs/config.md says what the program does: its tables are made from the program's own.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::Path;
 
 use kube_ipvs::config::document::{KubeProxyConfiguration, VmoduleItem};
 use kube_ipvs::config::flags;
 use kube_ipvs::config::kube_ipvs::KubeIpvsConfiguration;
+use kube_ipvs::config::read::Documents;
 use kube_ipvs::config::reference::{FIELDS, OWN_FIELDS, RETIRED, Setting, default_of};
 use serde_json::Value;
 
@@ -62,27 +63,68 @@ fn known(fields: &[Setting]) -> BTreeSet<String> {
     known
 }
 
-/// The paths of all leaves. The gates' names are free.
-fn paths(document: &Value) -> BTreeSet<String> {
-    fn walk(value: &Value, path: &str, paths: &mut BTreeSet<String>) {
+/// All leaves by their paths. The gates' names are free.
+fn leaves(document: &Value) -> BTreeMap<String, Value> {
+    fn walk(value: &Value, path: &str, leaves: &mut BTreeMap<String, Value>) {
         match value {
             Value::Object(map) if path != "featureGates" => {
                 for (name, value) in map {
                     let dot = if path.is_empty() { "" } else { "." };
-                    walk(value, &format!("{path}{dot}{name}"), paths);
+                    walk(value, &format!("{path}{dot}{name}"), leaves);
                 }
             }
             Value::Array(items) if items.iter().any(Value::is_object) => {
                 for item in items {
-                    walk(item, &format!("{path}[]"), paths);
+                    walk(item, &format!("{path}[]"), leaves);
                 }
             }
-            _ => drop(paths.insert(path.to_owned())),
+            _ => drop(leaves.insert(path.to_owned(), value.clone())),
         }
     }
-    let mut paths = BTreeSet::new();
-    walk(document, "", &mut paths);
-    paths
+    let mut leaves = BTreeMap::new();
+    walk(document, "", &mut leaves);
+    leaves
+}
+
+fn paths(document: &Value) -> BTreeSet<String> {
+    leaves(document).into_keys().collect()
+}
+
+#[test]
+fn each_flag_sets_its_own_field() {
+    let written = |documents: &Documents| {
+        let documents = [
+            serde_json::to_value(&documents.kube_proxy).unwrap(),
+            serde_json::to_value(&documents.own).unwrap(),
+        ];
+        documents.map(|document| leaves(&document))
+    };
+    let unset = written(&Documents::default());
+    for (document, fields) in [(0, FIELDS.as_slice()), (1, OWN_FIELDS.as_slice())] {
+        for (setting, flag) in fields.iter().filter_map(|setting| Some((setting, setting.flag?))) {
+            let value = match flag.value {
+                "BOOL" => "true",
+                "DURATION" => "7s",
+                "SIZE" => "7Ki",
+                "NAME=BOOL,..." => "AnyGate=true",
+                "PATTERN=LEVEL,..." => "pattern=7",
+                "ADDRESS" => "192.0.2.7",
+                "ADDRESS:PORT" => "192.0.2.7:7",
+                _ => "7",
+            };
+            let mut documents = Documents::default();
+            flag.set.unwrap()(&mut documents, value).unwrap_or_else(|error| panic!("{error}"));
+            let mut set = written(&documents);
+            for (set, unset) in set.iter_mut().zip(&unset) {
+                set.retain(|path, value| unset.get(path) != Some(value));
+            }
+            let mut changed = set[document].keys().map(String::as_str).collect::<Vec<_>>();
+            // An item of this list has both.
+            changed.retain(|path| *path != "logging.vmodule[].verbosity");
+            assert_eq!(changed, [setting.path], "--{}", flag.name);
+            assert!(set[1 - document].is_empty(), "--{}: {set:?}", flag.name);
+        }
+    }
 }
 
 fn with_table(page: &str, name: &str, table: &str) -> String {

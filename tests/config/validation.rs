@@ -283,6 +283,11 @@ fn logging_is_as_it_can_be() {
              disabled [logging.options.text.infoBufferSize]",
         ),
     ]);
+    let said = load(&["--logging-format="]).unwrap_err().to_string();
+    assert!(
+        said.ends_with("Invalid value: \"\": Unsupported log format [logging.format]"),
+        "{said}"
+    );
     from_file(
         "featureGates: {LoggingAlphaOptions: true}\nlogging: {options: {json: {splitStream: true}}}",
         &[],

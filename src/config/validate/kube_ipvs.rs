@@ -6,14 +6,13 @@ use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
 use plan::model::Family;
-use plan::scheduler::SCHEDULERS;
 use plan::settings::overlap;
 
-use super::{GoDuration, KubeProxyConfiguration, NOT_NEGATIVE, POSITIVE, Violation, address};
-use crate::config::kube_ipvs::{KubeIpvsConfiguration, Limits};
+use super::{KubeProxyConfiguration, Violation, address};
+use crate::config::kube_ipvs::KubeIpvsConfiguration;
 use crate::config::resolved::{cluster_networks, networks};
 use crate::config::service_routes::AUTO;
-use crate::config::text::Parsed;
+use crate::config::settings::Section as _;
 use crate::config::words::ArpReplies;
 
 /// Addresses that mean something of their own, whatever a cluster does.
@@ -26,10 +25,6 @@ const SPECIAL: [(IpAddr, u8, &str); 6] = [
     (IpAddr::V6(Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0)), 8, "the multicast addresses"),
 ];
 
-/// Longest path of a socket that commands still reach by way of `/proc/PID/root`: the kernel takes 107
-/// bytes (`sockaddr_un` in include/uapi/linux/un.h, its end included).
-const LONGEST_SOCKET_PATH: usize = 85;
-
 /// All that is wrong with our own document that has its defaults. `document` is the one that holds
 /// beside it.
 #[must_use]
@@ -38,28 +33,14 @@ pub fn validate_own(
     document: &KubeProxyConfiguration,
 ) -> Vec<Violation> {
     let mut found = KubeIpvsViolations(Vec::new());
-    found.text("acceptServiceTraffic", &own.accept_service_traffic);
-    found.text("followNodes", &own.follow_nodes);
-    found.text("consolePage", &own.console_page);
-    found.text("iptablesVariant", &own.iptables_variant);
-    let deadline = own.drain_deadline.unwrap_or_default();
-    if deadline < GoDuration::ZERO {
-        found.invalid("drainDeadline", deadline, NOT_NEGATIVE);
+    for (field, (value, problem)) in own.check() {
+        found.invalid(field, value, &problem);
     }
-    found.console(own);
-    let idle = own.udp_idle_timeout.unwrap_or_default();
-    if idle <= GoDuration::ZERO {
-        found.invalid("udpIdleTimeout", idle, POSITIVE);
-    }
-    found.text("estimators.run", &own.estimators.run);
-    found.fallback(own);
     found.arp(own, document);
     let networks = &own.short_circuit;
     found.short_circuit("shortCircuit.ipv4", &networks.ipv4, Family::V4, document);
     found.short_circuit("shortCircuit.ipv6", &networks.ipv6, Family::V6, document);
     found.service_routes(own, document);
-    found.text("serviceMetrics", &own.service_metrics);
-    found.limits(&own.limits);
     found.0
 }
 
@@ -122,60 +103,8 @@ impl KubeIpvsViolations {
         self.0.push(Violation { path, field, problem });
     }
 
-    fn text<T>(&mut self, field: &'static str, text: &Parsed<T>) {
-        if let Some((text, problem)) = text.invalid() {
-            self.invalid(field, text, problem);
-        }
-    }
-
-    fn fallback(&mut self, own: &KubeIpvsConfiguration) {
-        self.text("fallback", &own.fallback);
-        let retry = own.fallback_retry.unwrap_or_default();
-        if !(GoDuration::from_secs(10)..=GoDuration::from_secs(86_400)).contains(&retry) {
-            self.invalid("fallbackRetry", retry, "must be from 10s to 24h");
-        }
-        self.text("fallbackReturn", &own.fallback_return);
-    }
-
-    fn limits(&mut self, limits: &Limits) {
-        let set_size = limits.set_size.and_then(|size| usize::try_from(size).ok());
-        for (field, value, allowed) in [
-            ("limits.frontends", limits.frontends, 1..=1_000_000),
-            ("limits.realServers", limits.real_servers, 1..=100_000_000),
-            ("limits.setEntries", limits.set_entries, 1..=10_000_000),
-            ("limits.setSize", set_size, 65_536..=1 << 31),
-        ] {
-            if let Some(value) = value.filter(|value| !allowed.contains(value)) {
-                let (least, most) = (allowed.start(), allowed.end());
-                self.invalid(field, value, &format!("must be within the range [{least}, {most}]"));
-            }
-        }
-        for name in &limits.schedulers {
-            let names = SCHEDULERS.map(|scheduler| scheduler.name);
-            if !names.contains(&name.as_str()) {
-                let problem = format!("must be one of {}", names.join(", "));
-                self.invalid("limits.schedulers", name, &problem);
-            }
-        }
-    }
-
-    fn console(&mut self, own: &KubeIpvsConfiguration) {
-        let path = own.console_socket.as_deref().unwrap_or_default();
-        if !path.is_empty() && !path.starts_with('/') {
-            self.invalid(
-                "consoleSocket",
-                path,
-                "must be an absolute path, or empty for no console",
-            );
-        } else if path.len() > LONGEST_SOCKET_PATH {
-            let problem = format!("must have at most {LONGEST_SOCKET_PATH} bytes");
-            self.invalid("consoleSocket", path, &problem);
-        }
-    }
-
     fn arp(&mut self, own: &KubeIpvsConfiguration, document: &KubeProxyConfiguration) {
         let (field, replies) = ("serviceAddressesArp", &own.service_addresses_arp);
-        self.text(field, replies);
         if replies.valid() == Some(&ArpReplies::Quiet) && document.ipvs.strict_arp {
             let problem = "cannot be together with ipvs.strictARP: true, which sets arp_ignore to \
                            1; quiet does what it does, and more: leave strictARP out";

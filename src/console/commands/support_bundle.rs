@@ -268,12 +268,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let kubeconfig = folder.path().join("kubeconfig");
         std::fs::write(&kubeconfig, format!("users: [{{user: {{token: {secret}}}}}]\n")).unwrap();
+        let master = format!("https://admin:{secret}@10.0.0.1:6443");
         let flags = Flags {
-            kubeconfig: kubeconfig.to_str().map(str::to_owned),
-            master: Some(format!("https://admin:{secret}@10.0.0.1:6443")),
+            master: Some(master.clone()),
             given: vec![
-                ("master".to_owned(), format!("https://admin:{secret}@10.0.0.1:6443")),
-                ("kubeconfig".to_owned(), kubeconfig.display().to_string()),
+                ("master".to_owned(), vec![master]),
+                ("kubeconfig".to_owned(), vec![kubeconfig.display().to_string()]),
             ],
             ..Flags::default()
         };
