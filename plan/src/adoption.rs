@@ -217,9 +217,9 @@ impl Unadopted {
         let mut ops: Vec<Op> = ours.into_iter().map(Op::UnbindAddress).collect();
         if is_last {
             for op in routes::compare(&self.beside.routes, settings) {
-                if let Op::Route(RouteOp::Remove(network)) = &op {
+                if let RouteOp::Remove(network) = &op {
                     self.beside.routes.remove(network);
-                    ops.push(op);
+                    ops.push(Op::Route(op));
                 }
             }
         }

@@ -3,9 +3,11 @@
 mod actual;
 mod name;
 mod op;
+mod scope;
 
 pub use actual::ActualChains;
 pub use name::{
     ChainHash, ChainId, ChainName, PortChain, PortalChain, ServicePortName, SharedChain,
 };
 pub use op::{ChainDigest, ChainDigester, ChainOp, ChainSubject, RuleDigest};
+pub use scope::ChainScope;

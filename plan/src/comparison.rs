@@ -1,16 +1,16 @@
 //! The comparison of the kernel with the plan, a part at a time.
 //!
-//! Whoever compares reads a [`Part`], has [`Planner::compare`] say which operations end the differences, and
-//! does with them what it wants: the audit carries them out, `kube-ipvs diff` and the preflight show them.
+//! A caller reads a [`Part`] and asks [`Planner::compare`] for the operations that end the differences. The audit
+//! carries them out; `kube-ipvs diff`, and a takeover that is only foreseen, show them.
 
 use std::sync::Arc;
 
 use crate::actual::{Actual, ActualSet, ActualVirtualServer, Addresses, ListedVirtualServer};
-use crate::chains::{ActualChains, ChainId};
+use crate::chains::{ActualChains, ChainScope};
 use crate::growth::SetSizes;
 use crate::ipvs::diff;
 use crate::kernel_objects::Frontend;
-use crate::model::{Family, ServiceName};
+use crate::model::Family;
 use crate::op::{Op, Subject};
 use crate::planner::Planner;
 use crate::routes::{self, RouteOp};
@@ -34,7 +34,7 @@ pub enum Part {
     VirtualServers(Arc<[Frontend]>),
 }
 
-/// What the kernel has of a part, or of some of it.
+/// State of a part, or of some of it, as the kernel has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reading {
     /// The addresses of all interfaces, and the routes.
@@ -50,19 +50,6 @@ pub enum Reading {
     Frontends(Vec<ListedVirtualServer>, Arc<[Op]>),
     /// A virtual server; none: it is not there.
     VirtualServer(Frontend, Option<ActualVirtualServer>),
-}
-
-/// The chains of a reading that are compared: all of them, or few enough that others are not kept waiting.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ChainScope {
-    /// All. Walks all Services.
-    All,
-    /// Those of these Services' ports and endpoints, but for those in excess.
-    Own(Vec<ServiceName>),
-    /// Those of service ports and endpoints that no Service asks for, among these.
-    Excess(Vec<ChainId>),
-    /// A chain that Services share.
-    Shared(ChainId),
 }
 
 // === impl Part ===
@@ -136,7 +123,7 @@ impl Planner {
     fn compare_addresses(&self, found: &Addresses) -> Vec<Op> {
         let settings = self.settings();
         let mut ops = diff::addresses(self.desired(), &found.bound, settings);
-        ops.extend(routes::compare(&found.routes, settings));
+        ops.extend(routes::compare(&found.routes, settings).into_iter().map(Op::Route));
         let incomplete = found.incomplete_routes.iter().copied();
         let is_desired = |it: &_| settings.routes(Family::of_net(it)).contains(it);
         ops.extend(incomplete.filter(is_desired).map(Op::add_route));

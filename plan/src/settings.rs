@@ -10,7 +10,7 @@ use crate::address::can_be_bound;
 use crate::capacity::Capacity;
 use crate::mode::Mode;
 use crate::model::{Family, Protocol};
-use crate::routes;
+use crate::network;
 use crate::scheduler::SchedulerName;
 
 /// Everything an operator can choose that changes what is planned.
@@ -248,7 +248,7 @@ impl Settings {
     pub fn routes(&self, family: Family) -> Vec<IpNet> {
         let of_family = self.service_routes.iter().filter(|net| Family::of_net(net) == family);
         let mut routes: Vec<IpNet> =
-            of_family.flat_map(|net| routes::without(*net, &self.exclude)).collect();
+            of_family.flat_map(|net| network::without(*net, &self.exclude)).collect();
         routes.sort_unstable();
         routes.dedup();
         routes

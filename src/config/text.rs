@@ -33,7 +33,7 @@ pub enum Parsed<T> {
     Invalid {
         /// Text as it was written.
         text: String,
-        /// What it must be.
+        /// Condition that it must meet.
         problem: String,
     },
 }

@@ -10,8 +10,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use plan::chains::{ActualChains, ChainId};
-use plan::comparison::{ChainScope, Part, Reading, marker_removals};
+use plan::chains::{ActualChains, ChainId, ChainScope};
+use plan::comparison::{Part, Reading, marker_removals};
 use plan::hash::{HashMap, HashSet};
 use plan::kernel_objects::{Entry, Frontend};
 use plan::model::{Family, ServiceName};
@@ -38,9 +38,9 @@ pub struct Comparison {
 /// The plan that the kernel is compared with.
 #[derive(Debug)]
 pub enum Plan {
-    /// That of the running loop.
+    /// The running loop's.
     OfLoop(Inquiries),
-    /// That of a planner, which has planned everything: no program runs.
+    /// A planner's, which has planned everything: no program runs.
     AtStart(Box<Planner>),
 }
 
@@ -55,7 +55,7 @@ pub struct Compared {
     pub sysctls: Vec<(Sysctl, Option<String>)>,
     /// Number of Services whose changes are not planned yet: the plan is without them.
     pub n_waiting: usize,
-    /// What could not be read, each with the reason: the first ones.
+    /// Parts that could not be read, each with the reason: the first ones.
     pub unread: Vec<String>,
     /// Number of further ones.
     pub n_more_unread: usize,

@@ -55,7 +55,7 @@ pub struct Beside<'a> {
 // === impl Beside ===
 
 impl<'a> Beside<'a> {
-    /// What a reading has of an operation that was found by comparing it.
+    /// The state that a reading has of an operation's object.
     #[must_use]
     pub fn of(reading: &'a Reading, op: &Op) -> Self {
         match reading {

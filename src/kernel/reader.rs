@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use plan::actual::Addresses;
-use plan::comparison::{ChainScope, Part, Reading};
+use plan::chains::ChainScope;
+use plan::comparison::{Part, Reading};
 use plan::hash::HashMap;
 use plan::model::Family;
 use plan::rule_set::RuleSet;
@@ -23,7 +24,7 @@ pub struct KernelReader {
 /// Result of reading a part.
 #[derive(Debug, Default)]
 pub struct Readings {
-    /// What could be read.
+    /// Readings of what could be read.
     pub found: Vec<Reading>,
     /// Reasons for which the rest could not.
     pub unread: Vec<ReadError>,

@@ -6,7 +6,8 @@
 use std::sync::Arc;
 
 use plan::actual::ActualSet;
-use plan::comparison::{ChainScope, Part, Reading, marker_removals};
+use plan::chains::ChainScope;
+use plan::comparison::{Part, Reading, marker_removals};
 use plan::hash::HashSet;
 use plan::ipvs::desired::Desired;
 use plan::kernel_objects::Frontend;

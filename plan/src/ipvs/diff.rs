@@ -36,8 +36,8 @@ pub fn diff(desired: &Desired, actual: &Actual, settings: &Settings) -> Vec<Op> 
     let each = frontends.into_iter();
     ops.extend(each.flat_map(|it| repair(desired, it, actual.virtual_servers.get(it))));
     ops.extend(addresses(desired, &actual.addresses, settings));
-    let routes = routes::compare(&actual.routes, settings);
-    ops.extend(routes.into_iter().filter(|op| !op.is_prerequisite()));
+    let routes = routes::compare(&actual.routes, settings).into_iter().map(Op::Route);
+    ops.extend(routes.filter(|op| !op.is_prerequisite()));
     ops.sort_by_key(Op::phase);
     ops
 }
@@ -63,7 +63,8 @@ pub fn prerequisites(
             ops.push(Op::WriteRuleSet(*family));
         }
     }
-    ops.extend(routes::compare(&actual.routes, settings).into_iter().filter(Op::is_prerequisite));
+    let routes = routes::compare(&actual.routes, settings).into_iter().map(Op::Route);
+    ops.extend(routes.filter(Op::is_prerequisite));
     ops.sort_by_key(Op::phase);
     ops
 }

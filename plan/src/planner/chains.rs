@@ -6,8 +6,7 @@ use std::sync::Arc;
 
 use super::Planner;
 use crate::actual::Actual;
-use crate::chains::{ActualChains, ChainId, ChainOp, ChainSubject};
-use crate::comparison::ChainScope;
+use crate::chains::{ActualChains, ChainId, ChainOp, ChainScope, ChainSubject};
 use crate::exposure::Exposure;
 use crate::facts::NodeFacts;
 use crate::hash::HashSet;

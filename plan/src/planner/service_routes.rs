@@ -110,7 +110,9 @@ impl Planner {
     pub(super) fn take_changes_of_node(&mut self) -> (BTreeMap<Family, u64>, Vec<Op>) {
         let mut rules = self.store.take_dirty_rules();
         let Some(former) = self.former_routes.take() else { return (rules, Vec::new()) };
-        let ops = routes::compare(&former, &self.settings);
+        let ops = routes::compare(&former, &self.settings).into_iter().map(Op::Route);
+        let mut ops: Vec<Op> = ops.collect();
+        ops.sort_by_key(Op::phase);
         for family in Family::BOTH {
             let mut of_family = ops.iter().filter(|op| op.subject().family() == Some(family));
             let go = |op: &Op| matches!(op, Op::Route(RouteOp::Remove(_)));

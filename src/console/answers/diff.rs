@@ -36,7 +36,7 @@ pub struct Diff {
     pub omitted: usize,
     /// Services whose changes are not planned yet.
     pub waiting: usize,
-    /// What could not be read, each with the reason.
+    /// Parts that could not be read, each with the reason.
     pub unread: Vec<String>,
     /// Number of further ones.
     #[serde(default)]

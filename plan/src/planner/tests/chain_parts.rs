@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::*;
-use crate::chains::{ChainName, ChainOp};
-use crate::comparison::{ChainScope, Reading};
+use crate::chains::{ChainName, ChainOp, ChainScope};
+use crate::comparison::Reading;
 use crate::fixtures::number;
 use crate::model::SlicePort;
 
