@@ -23,9 +23,10 @@ pub trait Text: Sized {
 }
 
 /// Text of a field. Validation refuses an invalid one, together with all else that is wrong.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Parsed<T> {
     /// Absent or empty.
+    #[default]
     Unset,
     /// Its value.
     Valid(T),
@@ -69,12 +70,6 @@ impl<T: Clone + Default> Parsed<T> {
         if matches!(self, Self::Unset) {
             *self = Self::Valid(T::default());
         }
-    }
-}
-
-impl<T> Default for Parsed<T> {
-    fn default() -> Self {
-        Self::Unset
     }
 }
 
