@@ -11,7 +11,7 @@ use kube_ipvs::kernel::{
     DriftCheck, FlowRemover, Kernel, Listing, OpenConnections, ReadError, Refusal, RuleRepairer,
     RuleSetReading, SetReader, VirtualServerReading,
 };
-use kube_ipvs::reconcile::observer::{KernelWrite, Observer, Pass, Round, RoundKind};
+use kube_ipvs::reconcile::observer::{KernelWrite, Observer, Pass, Report, Round, RoundKind};
 use parking_lot::{Condvar, Mutex};
 use plan::actual::{ActualSet, Addresses, ListedVirtualServer};
 use plan::chains::ActualChains;
@@ -19,7 +19,6 @@ use plan::event::Event;
 use plan::kernel_objects::Frontend;
 use plan::model::Family;
 use plan::op::Op;
-use plan::planner::{Plan, Planner};
 use plan::rule_set::RuleSet;
 use plan::scheduler::SchedulerName;
 use plan::sets::SetId;
@@ -239,7 +238,7 @@ impl RuleRepairer for MeteredRepairer {
     }
 }
 
-impl Observer for Listener {
+impl Listener {
     fn arrived(&mut self, event: &Event) {
         // No thread waits for this, and waking is a system call even without waiters.
         if is_followed(event) {
@@ -261,10 +260,6 @@ impl Observer for Listener {
         }
     }
 
-    fn planned(&mut self, _: &Plan, _: &Planner, _: Duration) {
-        self.meter.note(|seen| seen.planned = seen.arrived);
-    }
-
     fn round_ended(&mut self, round: &Round<'_>) {
         let now = Instant::now();
         self.meter.note(|seen| {
@@ -283,6 +278,19 @@ impl Observer for Listener {
             seen.passes += 1;
             seen.pass_cost = pass.cost;
         });
+    }
+}
+
+impl Observer for Listener {
+    fn report(&mut self, report: &Report<'_>) {
+        match report {
+            Report::Arrived(event) => self.arrived(event),
+            Report::Written(write) => self.written(write),
+            Report::Planned { .. } => self.meter.note(|seen| seen.planned = seen.arrived),
+            Report::RoundEnded(round) => self.round_ended(round),
+            Report::PassEnded(pass) => self.pass_ended(pass),
+            _ => {}
+        }
     }
 }
 

@@ -9,9 +9,8 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use crate::kernel::ReadError;
 use crate::reconcile::Status;
-use crate::reconcile::observer::Observer;
+use crate::reconcile::observer::{Observer, Report};
 
 /// Time for which a mode may lack something until the node rolls back to the former one. Retries
 /// come after 1, 3, 7, 15 and 31 s, and changes of Services do not reach clients meanwhile.
@@ -38,12 +37,14 @@ impl Lack {
 }
 
 impl Observer for Lack {
-    fn reading_failed(&mut self, error: &ReadError) {
-        self.note(format!("the kernel cannot be read: {error}"));
-    }
-
-    fn held_up(&mut self, note: Option<&str>) {
-        self.note(note.unwrap_or_default().to_owned());
+    fn report(&mut self, report: &Report<'_>) {
+        match report {
+            Report::ReadingFailed(error) => {
+                self.note(format!("the kernel cannot be read: {error}"));
+            }
+            Report::HeldUp(note) => self.note(note.unwrap_or_default().to_owned()),
+            _ => {}
+        }
     }
 }
 
@@ -90,7 +91,7 @@ mod tests {
             let started = Instant::now();
             let status = watch::Sender::new(status);
             let lack = Lack::default();
-            lack.clone().held_up(Some("mode ipvs lacks KUBE-CLUSTER-IP"));
+            lack.clone().report(&Report::HeldUp(Some("mode ipvs lacks KUBE-CLUSTER-IP")));
             let problem = for_too_long(status.subscribe(), lack.clone(), true).await;
             assert!(problem.to_string().ends_with("mode ipvs lacks KUBE-CLUSTER-IP"), "{problem}");
             assert_eq!(started.elapsed(), LIMIT);

@@ -1,12 +1,10 @@
 //! Observer that warns of NodePorts at very many addresses of this node.
 
-use std::time::Duration;
-
-use plan::planner::{Plan, Planner};
+use plan::planner::Planner;
 use tracing::warn;
 
 use crate::events::{EventRecorder, NewEvent, Regarding};
-use crate::reconcile::observer::Observer;
+use crate::reconcile::observer::{Observer, Report};
 
 /// Number of virtual servers for NodePorts from which on there is a warning. They are some 15 MB.
 const MANY: usize = 20_000;
@@ -45,7 +43,8 @@ impl NodePortObserver {
 }
 
 impl Observer for NodePortObserver {
-    fn planned(&mut self, _: &Plan, planner: &Planner, _: Duration) {
+    fn report(&mut self, report: &Report<'_>) {
+        let Report::Planned { planner, .. } = report else { return };
         let Some(note) = self.warning(planner) else { return };
         warn!("{note}");
         self.recorder.record(NewEvent::warning(

@@ -7,13 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::Context as _;
 use parking_lot::Mutex;
 use plan::event::Event;
 use plan::model::ServiceName;
-use plan::planner::{Plan, Planner};
 use plan::userspace::{ProxyPortId, ProxyPortState, RelayPort};
 use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts};
 use tokio::sync::mpsc;
@@ -22,8 +20,8 @@ use tracing::error;
 use crate::config::Configuration;
 use crate::events::{EventRecorder, NewEvent, Regarding};
 use crate::reconcile::Input;
-use crate::reconcile::observer::{Observer, Round, RoundKind};
-use crate::relay::{self, Meters, NoProxyPort, Relay, Report, Reports, Settings};
+use crate::reconcile::observer::{Observer, Report, Round, RoundKind};
+use crate::relay::{self, Meters, NoProxyPort, Relay, Reports, Settings};
 use crate::serve::metrics::Metrics;
 use crate::serve::metrics::own::{RELAY_CONNECTIONS, RELAY_UDP_CLIENTS};
 
@@ -140,7 +138,7 @@ impl RunningRelay {
                 return;
             };
             for (id, report) in reports {
-                if let Report::Failed(failure) = &report {
+                if let relay::Report::Failed(failure) = &report {
                     recorder.record(listen_failure(&id, failure));
                 }
                 self.note(&id, report.state());
@@ -192,11 +190,7 @@ fn listen_failure(id: &ProxyPortId, failure: &NoProxyPort) -> NewEvent {
 
 // === impl RelayObserver ===
 
-impl Observer for RelayObserver {
-    fn planned(&mut self, plan: &Plan, _: &Planner, _: Duration) {
-        self.planned.extend(plan.relay.iter().cloned());
-    }
-
+impl RelayObserver {
     fn round_ended(&mut self, round: &Round<'_>) {
         // After a retry or a drain check, ports planned meanwhile may still wait.
         if round.kind == RoundKind::Retry {
@@ -210,6 +204,16 @@ impl Observer for RelayObserver {
         }
         if !ports.is_empty() {
             self.relay.set(ports);
+        }
+    }
+}
+
+impl Observer for RelayObserver {
+    fn report(&mut self, report: &Report<'_>) {
+        match report {
+            Report::Planned { plan, .. } => self.planned.extend(plan.relay.iter().cloned()),
+            Report::RoundEnded(round) => self.round_ended(round),
+            _ => {}
         }
     }
 }
@@ -292,6 +296,7 @@ impl RelayMetrics {
 #[cfg(test)]
 mod tests {
     use std::net::{IpAddr, Ipv4Addr};
+    use std::time::Duration;
 
     use plan::mode::Mode;
     use plan::model::Family;

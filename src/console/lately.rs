@@ -5,10 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::Mutex;
-use plan::op::Op;
-use plan::planner::Planner;
 
-use crate::reconcile::observer::Observer;
+use crate::reconcile::observer::{Observer, Report};
 
 /// Time for which repairs are counted, and the shorter one.
 pub const HOUR: Duration = Duration::from_secs(3_600);
@@ -81,8 +79,10 @@ impl Repairs {
 // === impl RepairsObserver ===
 
 impl Observer for RepairsObserver {
-    fn drifted(&mut self, repairs: &[&Op], _: &Planner) {
-        self.0.count_at(repairs.len() as u64, Instant::now());
+    fn report(&mut self, report: &Report<'_>) {
+        if let Report::Drifted { repairs, .. } = report {
+            self.0.count_at(repairs.len() as u64, Instant::now());
+        }
     }
 }
 

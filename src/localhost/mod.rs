@@ -35,7 +35,6 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use plan::localhost::LocalhostPort;
 use plan::model::ServiceName;
-use plan::planner::{Plan, Planner};
 use prometheus::{IntCounter, IntGauge};
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
@@ -44,7 +43,7 @@ use tracing::info;
 use crate::forwarding::limit::affordable;
 use crate::forwarding::mailbox::Mailbox;
 use crate::forwarding::start_thread;
-use crate::reconcile::observer::{Observer, Round, RoundKind};
+use crate::reconcile::observer::{Observer, Report, Round, RoundKind};
 use listeners::Listeners;
 use passing::Passing;
 
@@ -163,11 +162,7 @@ impl Drop for Shared {
 
 // === impl LocalhostObserver ===
 
-impl Observer for LocalhostObserver {
-    fn planned(&mut self, plan: &Plan, _: &Planner, _: Duration) {
-        self.planned.extend(plan.localhost.iter().cloned());
-    }
-
+impl LocalhostObserver {
     fn round_ended(&mut self, round: &Round<'_>) {
         // After a retry or a drain check, ports planned meanwhile may still wait.
         if round.kind == RoundKind::Retry {
@@ -181,6 +176,16 @@ impl Observer for LocalhostObserver {
         }
         if !ports.is_empty() {
             self.thread.put(ports);
+        }
+    }
+}
+
+impl Observer for LocalhostObserver {
+    fn report(&mut self, report: &Report<'_>) {
+        match report {
+            Report::Planned { plan, .. } => self.planned.extend(plan.localhost.iter().cloned()),
+            Report::RoundEnded(round) => self.round_ended(round),
+            _ => {}
         }
     }
 }

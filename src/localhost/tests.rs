@@ -4,6 +4,7 @@ use std::num::NonZeroU16;
 use std::sync::LazyLock;
 use std::time::Instant;
 
+use plan::planner::{Plan, Planner};
 use plan::settings::Settings;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -425,7 +426,7 @@ async fn the_loop_reports_ports_after_it_has_written_them() {
     let ports = |name: &str, port| mk_ports(name, &[mk_port(port, at(port))]);
     for changes in [ports("web", 1), ports("api", 2), ports("web", 3)] {
         let plan = Plan { localhost: changes.into_iter().collect(), ..Plan::default() };
-        observer.planned(&plan, &planner, Duration::ZERO);
+        observer.report(&Report::Planned { plan: &plan, planner: &planner, took: Duration::ZERO });
     }
     let peek = || updates.peek();
     assert!(peek().is_empty(), "nothing is written yet");
@@ -439,7 +440,7 @@ async fn the_loop_reports_ports_after_it_has_written_them() {
     // The next loop plans one of them, and then the rest.
     let mut observer = thread.observer();
     let plan = Plan { localhost: ports("web", 4).into_iter().collect(), ..Plan::default() };
-    observer.planned(&plan, &planner, Duration::ZERO);
+    observer.report(&Report::Planned { plan: &plan, planner: &planner, took: Duration::ZERO });
     observer.round_ended(&Round { backlog: 1, ..mk_round(RoundKind::Comparison) });
     assert_eq!(soon(updates.next()).await.values, ports("web", 4));
     round_ended(&mut observer, RoundKind::Comparison);

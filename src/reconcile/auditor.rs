@@ -36,7 +36,7 @@ use tracing::info;
 
 use super::comparison::{Compared, compare, large_set, parts_of_sets};
 use super::context::Context;
-use super::observer::{Pass, RoundKind};
+use super::observer::{Pass, Report, RoundKind};
 use super::takeover::Left;
 use super::writer::{Ended, RuleRepairEnded, Writer};
 use crate::kernel::address_monitor::Happened;
@@ -261,7 +261,7 @@ impl Auditor {
     /// iptables mode, where everything of a family is compared at once.
     fn go_full_speed(&mut self, cx: &mut Context) {
         if cx.balances_by(Mode::Ipvs) && self.schedule.go_full_speed(Instant::now()) {
-            cx.observer.full_speed(true);
+            cx.observers.report(&Report::FullSpeed(true));
         }
     }
 
@@ -270,15 +270,14 @@ impl Auditor {
             if is_whole {
                 info!("all kernel state was compared at full speed, and nothing else had changed");
             }
-            cx.observer.full_speed(false);
+            cx.observers.report(&Report::FullSpeed(false));
         }
         // One in which something could not be read is no comparison of everything.
         if !is_whole {
             return;
         }
-        cx.observer.pass_ended(pass);
         let ended = Ended { kind: RoundKind::Comparison, took: pass.cost, oldest: None };
         writer.round_ended(cx, ended);
-        cx.status.send_modify(|status| status.passes += 1);
+        cx.observers.report(&Report::PassEnded(*pass));
     }
 }

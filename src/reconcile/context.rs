@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::warn;
 
-use super::observer::{Observer, Unobserved};
+use super::observer::{Observer, Report};
 use super::{Pace, READ_RETRY, Status};
 use crate::kernel::worker::{KernelHandle, ReadFailure, WorkerGone};
 use crate::kernel::{Kernel, KernelRead, Listing, ReadError, RuleSetReading, VirtualServerReading};
@@ -35,9 +35,9 @@ pub(super) struct Context {
     /// True if each COMMIT takes time for all rules of its table. The takeover asks for it.
     pub(super) writes_whole_tables: bool,
     /// Each part reports what it does.
-    pub(super) observer: Box<dyn Observer>,
-    /// Each part updates the numbers that it knows of.
-    pub(super) status: watch::Sender<Status>,
+    pub(super) observers: Observers,
+    /// Follows from the reports.
+    pub(super) status: watch::Receiver<Status>,
     /// Families whose rules could not be read at the takeover: rules of another mode may lead their
     /// connections.
     pub(super) unread_rules: BTreeSet<Family>,
@@ -56,17 +56,25 @@ pub(super) struct Seen {
     pub(super) unread: Vec<(Frontend, ReadError)>,
 }
 
+/// Observers of a loop, and its status.
+#[derive(Debug)]
+pub(super) struct Observers {
+    all: Vec<Box<dyn Observer>>,
+    status: watch::Sender<Status>,
+}
+
 // === impl Context ===
 
 impl Context {
     pub(super) fn new(planner: Planner, kernel: KernelHandle, pace: Pace) -> Self {
+        let (observers, status) = Observers::new();
         Self {
             planner,
             kernel,
             pace,
             writes_whole_tables: false,
-            observer: Box::new(Unobserved),
-            status: watch::Sender::new(Status::default()),
+            observers,
+            status,
             unread_rules: BTreeSet::new(),
             unread_chains: BTreeSet::new(),
             epoch: Instant::now(),
@@ -80,7 +88,7 @@ impl Context {
 
     /// Applies an event that arrived at this time.
     pub(super) fn apply_at(&mut self, event: Event, timestamp: u64) {
-        self.observer.arrived(&event);
+        self.observers.report(&Report::Arrived(&event));
         self.planner.apply_at(event, timestamp);
     }
 
@@ -266,8 +274,7 @@ impl Context {
     /// Reports that the kernel could not be read. The caller retries that later.
     pub(super) fn reading_failed(&mut self, error: &ReadError) {
         warn!("{error}; retries in {} s", READ_RETRY.as_secs());
-        self.observer.reading_failed(error);
-        self.status.send_modify(|status| status.failed_readings += 1);
+        self.observers.report(&Report::ReadingFailed(error));
     }
 
     fn sort_readings(
@@ -289,5 +296,25 @@ impl Context {
             self.reading_failed(&error);
         }
         seen
+    }
+}
+
+// === impl Observers ===
+
+impl Observers {
+    /// Returns none of them yet, and the status that will follow from their reports.
+    pub(super) fn new() -> (Self, watch::Receiver<Status>) {
+        let (status, followed) = watch::channel(Status::default());
+        (Self { all: Vec::new(), status }, followed)
+    }
+
+    pub(super) fn add(&mut self, observer: Box<dyn Observer>) {
+        self.all.push(observer);
+    }
+
+    /// Passes a report to each, in the order in which they were added. The status follows last.
+    pub(super) fn report(&mut self, report: &Report<'_>) {
+        self.all.iter_mut().for_each(|observer| observer.report(report));
+        self.status.send_if_modified(|status| status.follow(report));
     }
 }

@@ -21,6 +21,7 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::context::Context;
+use super::observer::Report;
 use super::retry_queue::RetryQueue;
 use super::writer::{Basis, Writer};
 use crate::kernel::worker::WorkerGone;
@@ -95,9 +96,8 @@ impl Dispatch {
         }
         if is_over {
             if self.next_report.take().is_some() {
-                cx.observer.held_up(None);
+                cx.observers.report(&Report::HeldUp(None));
             }
-            cx.status.send_modify(|status| status.is_held_up = false);
             report_in_sync(cx, writer);
         }
         Ok(())
@@ -140,8 +140,7 @@ impl Dispatch {
             missing(cx.planner.led_by_rules().union(&self.refused), retry_queue)
         );
         warn!("{note}");
-        cx.observer.held_up(Some(&note));
-        cx.status.send_modify(|status| status.is_held_up = true);
+        cx.observers.report(&Report::HeldUp(Some(&note)));
     }
 
     /// Reports once, from the first time on that the kernel is in sync, that most of each family stands.
@@ -152,7 +151,7 @@ impl Dispatch {
         let mut families = cx.planner.settings().families.iter();
         self.is_served = !families.any(|family| lacks_most(cx, *family, retry_queue));
         if self.is_served {
-            cx.observer.served();
+            cx.observers.report(&Report::Served);
         }
     }
 }
@@ -179,13 +178,11 @@ fn missing<'a>(families: impl Iterator<Item = &'a Family>, retry_queue: &RetryQu
 
 /// Reports that the kernel is as it should be, as far as it let us.
 pub(super) fn report_in_sync(cx: &mut Context, writer: &Writer) {
-    cx.observer.in_sync();
+    cx.observers.report(&Report::InSync);
     // In modes of rules, `Leading` says when these lead.
-    let is_carried = !cx.leads_by_rules();
-    cx.status.send_modify(|status| {
-        status.in_sync_once = true;
-        status.is_carried |= is_carried;
-    });
+    if !cx.leads_by_rules() {
+        cx.observers.report(&Report::Carried);
+    }
     info!(pending_retries = writer.retry_queue().len(), "in sync with the kernel");
 }
 

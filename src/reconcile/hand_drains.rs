@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::context::Context;
-use super::observer::HandDrainReport;
+use super::observer::{HandDrainReport, Report};
 
 /// Most drains by hand at a time. Every endpoint that a planned Service has is looked up in them.
 pub const MOST_HAND_DRAINS: usize = 1_000;
@@ -109,6 +109,7 @@ impl HandDrains {
 
     fn report(&self, cx: &mut Context, drain: &HandDrain, has_begun: bool, note: &str) {
         let count = self.ends.len();
-        cx.observer.hand_drained(&HandDrainReport { drain, has_begun, count, note });
+        let report = HandDrainReport { drain, has_begun, count, note };
+        cx.observers.report(&Report::HandDrained(report));
     }
 }

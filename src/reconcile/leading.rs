@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::context::Context;
+use super::observer::Report;
 use super::retry_queue::{Pending, RetryQueue};
 use super::writer::{Basis, Writer};
 use crate::kernel::worker::WorkerGone;
@@ -79,13 +80,10 @@ impl Leading {
         if unled.is_empty() || now >= deadline && unled.families.is_empty() {
             if self.next_report.take().is_some() {
                 info!("the rules of this mode lead new connections");
-                cx.observer.held_up(None);
+                cx.observers.report(&Report::HeldUp(None));
             }
             remove_portals(cx, writer).await?;
-            cx.status.send_modify(|status| {
-                status.is_carried = true;
-                status.is_held_up = false;
-            });
+            cx.observers.report(&Report::Carried);
             return Ok(());
         }
         self.next_check = Some(now + CHECK);
@@ -98,8 +96,7 @@ impl Leading {
                 unled.reasons(cx, writer.retry_queue())
             );
             warn!("{note}");
-            cx.observer.held_up(Some(&note));
-            cx.status.send_modify(|status| status.is_held_up = true);
+            cx.observers.report(&Report::HeldUp(Some(&note)));
         }
         Ok(())
     }

@@ -50,6 +50,7 @@ use super::READ_RETRY;
 use super::comparison::LARGEST_CHUNK;
 use super::context::Context;
 use super::leading::Unled;
+use super::observer::Report;
 use super::writer::{Basis, Known, Writer};
 use crate::kernel::worker::{ReadFailure, WorkerGone};
 
@@ -179,7 +180,7 @@ impl LeavingIpvs {
 
     /// Ends it if the constant rules are as desired. What is cleaned up then are the sets that former
     /// rules looked into.
-    fn close(&mut self, cx: &Context, writer: &Writer) {
+    fn close(&mut self, cx: &mut Context, writer: &Writer) {
         let is_pending = |family| writer.retry_queue().contains(&Subject::RuleSet(family));
         if Family::BOTH.into_iter().any(is_pending) {
             *self = Self::Closing(Instant::now() + CHECK);
@@ -190,15 +191,10 @@ impl LeavingIpvs {
     }
 }
 
-/// Reports the progress, if it is news.
-fn report(cx: &Context, writer: &Writer, n_left: usize) {
-    let connections = if n_left == 0 { 0 } else { writer.drain().n_connections() };
-    cx.status.send_if_modified(|status| {
-        let former = *status;
-        status.n_left_by_ipvs = Some(n_left);
-        status.n_connections_left_by_ipvs = connections;
-        *status != former
-    });
+/// Reports the progress.
+fn report(cx: &mut Context, writer: &Writer, n_virtual_servers: usize) {
+    let n_connections = if n_virtual_servers == 0 { 0 } else { writer.drain().n_connections() };
+    cx.observers.report(&Report::LeftByIpvs { n_virtual_servers, n_connections });
 }
 
 /// Has the constant rules masquerade the node's own connections from addresses that IPVS mode left,

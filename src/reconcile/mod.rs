@@ -85,7 +85,7 @@ use hand_drains::HandDrains;
 use inquiry::{Asked, Inquiry, View};
 use leading::Leading;
 use leaving_ipvs::LeavingIpvs;
-use observer::Observer;
+use observer::{Observer, Report};
 use service_routes::ServiceRoutes;
 pub use status::Status;
 use takeover::Takeover;
@@ -220,10 +220,10 @@ impl Reconciler {
         })
     }
 
-    /// The same loop, which reports to this observer.
+    /// The same loop, which reports to this observer as well.
     #[must_use]
     pub fn observed_by(mut self, observer: Box<dyn Observer>) -> Self {
-        self.context.observer = observer;
+        self.context.observers.add(observer);
         self
     }
 
@@ -237,7 +237,7 @@ impl Reconciler {
     /// Follows what the loop does.
     #[must_use]
     pub fn status(&self) -> watch::Receiver<Status> {
-        self.context.status.subscribe()
+        self.context.status.clone()
     }
 
     /// Runs until `shutdown` is ready. The kernel's state stays as it is then: traffic goes on.
@@ -315,7 +315,7 @@ impl Reconciler {
                 break;
             }
         }
-        self.context.observer.taken(n_changes);
+        self.context.observers.report(&Report::Taken(n_changes));
         self.report_waiting();
     }
 
@@ -349,7 +349,7 @@ impl Reconciler {
     fn report_waiting(&mut self) {
         let cx = &mut self.context;
         if !matches!(self.stage, Stage::Incomplete) && cx.planner.is_dirty() {
-            cx.observer.waiting(cx.planner.backlog());
+            cx.observers.report(&Report::Waiting(cx.planner.backlog()));
         }
     }
 

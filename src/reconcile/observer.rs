@@ -1,4 +1,5 @@
-//! Observers of the event loop: metrics, health, Events.
+//! Reports of the event loop, from which its [`Status`](super::Status) follows. Observers take them in:
+//! metrics, health, Events, the journal.
 //!
 //! The loop reports, and never asks: an observer must not block, and cannot make it fail.
 
@@ -15,110 +16,105 @@ use plan::rule_set::Table;
 use super::retry_queue::RetryQueue;
 use crate::kernel::{ReadError, Refusal};
 
-/// Reports of the event loop. Every method may be ignored.
+/// Observer of the event loop.
 pub trait Observer: fmt::Debug + Send {
-    /// Reports a change that is about to be applied. Before the first complete list as well.
-    fn arrived(&mut self, event: &Event) {
-        let _ = event;
-    }
+    /// Takes in a report. Most observers ignore most reports.
+    fn report(&mut self, report: &Report<'_>);
+}
 
-    /// Reports that `count` changes of the source were taken, whatever they change.
-    fn taken(&mut self, count: usize) {
-        let _ = count;
-    }
-
-    /// Reports that `backlog` Services wait to be written: for every change that needs writing, and
-    /// when the first complete list is there.
-    fn waiting(&mut self, backlog: usize) {
-        let _ = backlog;
-    }
-
-    /// Reports the plan for what was dirty, and the time that planning took. `planner` is as it is
-    /// after that.
-    fn planned(&mut self, plan: &Plan, planner: &Planner, took: Duration) {
-        let _ = (plan, planner, took);
-    }
-
-    /// Reports that the kernel could not be read.
-    fn reading_failed(&mut self, error: &ReadError) {
-        let _ = error;
-    }
-
-    /// Reports operations that repair what another program changed. `planner` knows for whom.
-    fn drifted(&mut self, repairs: &[&Op], planner: &Planner) {
-        let _ = (repairs, planner);
-    }
-
-    /// Reports operations that were sent to the kernel.
-    fn written(&mut self, write: &KernelWrite<'_>) {
-        let _ = write;
-    }
-
-    /// Reports that the kernel is as it should be for the first time, as far as it let us: all Services
-    /// were planned, and lead.
-    fn in_sync(&mut self) {}
-
-    /// Reports once that no more than half of a family's addresses and virtual servers are refused, after
-    /// [`Self::in_sync`].
-    fn served(&mut self) {}
-
-    /// Reports the number of rules of a table in mode iptables, after it has changed.
-    fn rules_counted(&mut self, count: &RuleCount) {
-        let _ = count;
-    }
-
-    /// Reports a drift check, its duration, and if the kernel was as expected.
-    fn drift_checked(&mut self, took: Duration, as_expected: bool) {
-        let _ = (took, as_expected);
-    }
-
-    /// Reports that a sysctl was set again which another program had changed.
-    fn sysctl_put_back(&mut self) {}
-
-    /// Reports the number of sysctls without the value that Services need, when it has changed.
-    fn sysctl_mismatches(&mut self, mismatches: usize) {
-        let _ = mismatches;
-    }
-
-    /// Reports a sysctl that cannot be set again, or that another program sets again and again. The
-    /// log has it, too.
-    fn sysctl_warning(&mut self, note: &str) {
-        let _ = note;
-    }
-
-    /// Reports that rules of the former mode still lead connections, and why: prerequisites are missing.
-    /// It is reported again every ten minutes, and once with none when it is over.
-    fn held_up(&mut self, note: Option<&str>) {
-        let _ = note;
-    }
-
-    /// Reports a drain by hand that has begun or ended.
-    fn hand_drained(&mut self, report: &HandDrainReport<'_>) {
-        let _ = report;
-    }
-
-    /// Reports that the audit runs at full speed from now on, because another program changed the
-    /// kernel; or no longer does.
-    fn full_speed(&mut self, on: bool) {
-        let _ = on;
-    }
-
-    /// Reports a pass of the audit that has ended.
-    fn pass_ended(&mut self, pass: &Pass) {
-        let _ = pass;
-    }
-
-    /// Reports a search for UDP and SCTP flows of a family that lead nowhere, the number of removed
-    /// ones, and its duration.
-    fn flows_removed(&mut self, family: Family, count: u64, took: Duration) {
-        let _ = (family, count, took);
-    }
-
-    /// Reports a round that has ended with the kernel's last answer. What was waiting when it began
-    /// is written, as far as the kernel let us, except after a [`RoundKind::Retry`].
-    fn round_ended(&mut self, round: &Round<'_>) {
-        let _ = round;
-    }
+/// Report of the event loop.
+#[derive(Debug)]
+pub enum Report<'a> {
+    /// A change is about to be applied. Before the first complete list as well.
+    Arrived(&'a Event),
+    /// This many changes of the source were taken, whatever they change.
+    Taken(usize),
+    /// This many Services wait to be written: reported for every change that needs writing, and when
+    /// the first complete list is there.
+    Waiting(usize),
+    /// Everything dirty was planned.
+    Planned {
+        /// The plan.
+        plan: &'a Plan,
+        /// The planner after that.
+        planner: &'a Planner,
+        /// Time that planning took.
+        took: Duration,
+    },
+    /// All kernel state was listed, to take it over.
+    Listed,
+    /// The kernel could not be read.
+    ReadingFailed(&'a ReadError),
+    /// Another program changed the kernel, which is repaired.
+    Drifted {
+        /// Operations that repair it.
+        repairs: &'a [&'a Op],
+        /// The planner, which knows for whom they are.
+        planner: &'a Planner,
+    },
+    /// Operations were sent to the kernel.
+    Written(KernelWrite<'a>),
+    /// Some writes failed, or some retries were resolved: the numbers after that.
+    Pending {
+        /// Number of subjects whose last write failed, and is retried.
+        n_retries: usize,
+        /// True if a prerequisite is among them: the interface, a set, the rules, a route.
+        has_prerequisite: bool,
+    },
+    /// The kernel is as it should be for the first time, as far as it let us: all Services were
+    /// planned, and lead.
+    InSync,
+    /// New connections to Services go by this mode from now on.
+    Carried,
+    /// No more than half of a family's addresses and virtual servers are refused. Reported once, after
+    /// [`Self::InSync`].
+    Served,
+    /// The number of rules of a table in mode iptables has changed.
+    RulesCounted(RuleCount),
+    /// A drift check has ended.
+    DriftChecked {
+        /// Its duration.
+        took: Duration,
+        /// True if the kernel was as expected.
+        as_expected: bool,
+    },
+    /// A sysctl was set again which another program had changed.
+    SysctlPutBack,
+    /// The number of sysctls without the value that Services need has changed.
+    SysctlMismatches(usize),
+    /// A sysctl cannot be set again, or another program sets it again and again. The log has it, too.
+    SysctlWarning(&'a str),
+    /// Rules of the former mode still lead connections, for this reason: prerequisites are missing. It
+    /// is reported again every ten minutes, and once with none when it is over.
+    HeldUp(Option<&'a str>),
+    /// A drain by hand has begun or ended.
+    HandDrained(HandDrainReport<'a>),
+    /// The audit runs at full speed from now on, because another program changed the kernel (true), or
+    /// no longer does (false).
+    FullSpeed(bool),
+    /// A pass of the audit has ended, and its round.
+    PassEnded(Pass),
+    /// UDP and SCTP flows of a family that lead nowhere were searched for.
+    FlowsRemoved {
+        /// The family.
+        family: Family,
+        /// Number of removed ones.
+        count: u64,
+        /// Duration of the search.
+        took: Duration,
+    },
+    /// Number of frontends whose flows may lead nowhere after a search.
+    FlowsPending(usize),
+    /// The number of what IPVS mode left in the kernel was read.
+    LeftByIpvs {
+        /// Virtual servers that still have connections.
+        n_virtual_servers: usize,
+        /// Connections that they have, at least.
+        n_connections: u64,
+    },
+    /// A round has ended with the kernel's last answer. What was waiting when it began is written, as
+    /// far as the kernel let us, except after a [`RoundKind::Retry`].
+    RoundEnded(Round<'a>),
 }
 
 /// Operations that were sent to the kernel together.
@@ -204,9 +200,3 @@ pub enum RoundKind {
     /// Refused writes were retried, or draining real servers checked.
     Retry,
 }
-
-/// Observer that ignores everything.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Unobserved;
-
-impl Observer for Unobserved {}

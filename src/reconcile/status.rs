@@ -1,5 +1,7 @@
 //! Status of the loop, as seen from outside.
 
+use super::observer::Report;
+
 /// Counts since the start, and what is pending now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Status {
@@ -40,4 +42,49 @@ pub struct Status {
     pub flows_removed: u64,
     /// Frontends whose flows may lead nowhere, and are removed when the kernel lets us.
     pub flows_pending: usize,
+}
+
+// === impl Status ===
+
+impl Status {
+    /// Changes with a report. Returns true if it did.
+    pub(super) fn follow(&mut self, report: &Report<'_>) -> bool {
+        let former = *self;
+        match report {
+            Report::Listed => self.readings += 1,
+            Report::ReadingFailed(_) => self.failed_readings += 1,
+            Report::Drifted { repairs, .. } => self.drift_repaired += repairs.len() as u64,
+            Report::Written(write) => {
+                self.operations += write.ops.len() as u64;
+                self.failures += write.results.iter().filter(|it| it.is_err()).count() as u64;
+            }
+            Report::Pending { n_retries, has_prerequisite } => {
+                (self.pending, self.has_pending_prerequisite) = (*n_retries, *has_prerequisite);
+            }
+            Report::InSync => self.in_sync_once = true,
+            Report::Carried => self.is_carried = true,
+            Report::HeldUp(note) => self.is_held_up = note.is_some(),
+            Report::SysctlPutBack => self.sysctls_put_back += 1,
+            Report::SysctlMismatches(mismatches) => self.sysctl_mismatches = *mismatches,
+            Report::PassEnded(_) => self.passes += 1,
+            Report::FlowsRemoved { count, .. } => self.flows_removed += count,
+            Report::FlowsPending(count) => self.flows_pending = *count,
+            Report::LeftByIpvs { n_virtual_servers, n_connections } => {
+                self.n_left_by_ipvs = Some(*n_virtual_servers);
+                self.n_connections_left_by_ipvs = *n_connections;
+            }
+            Report::Arrived(_)
+            | Report::Taken(_)
+            | Report::Waiting(_)
+            | Report::Planned { .. }
+            | Report::Served
+            | Report::RulesCounted(_)
+            | Report::DriftChecked { .. }
+            | Report::SysctlWarning(_)
+            | Report::HandDrained(_)
+            | Report::FullSpeed(_)
+            | Report::RoundEnded(_) => return false,
+        }
+        *self != former
+    }
 }

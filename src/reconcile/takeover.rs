@@ -35,7 +35,7 @@ use super::comparison::LARGEST_CHUNK;
 use super::context::Context;
 use super::dispatch::report_in_sync;
 use super::leaving_ipvs;
-use super::observer::RoundKind;
+use super::observer::{Report, RoundKind};
 use super::writer::{Basis, Ended, Known, Writer, place};
 use crate::kernel::worker::{ReadFailure, WorkerGone};
 
@@ -109,7 +109,7 @@ impl Takeover {
         let found = read_all(cx, addresses).await;
         let Some(found) = cx.or_report(found)? else { return Ok(None) };
         let Found { beside, listed, chains, unread } = found;
-        cx.status.send_modify(|status| status.readings += 1);
+        cx.observers.report(&Report::Listed);
         let prerequisites = cx.planner.prerequisites(&beside);
         let n_changes = prerequisites.len();
         let found = cx.planner.take_over(beside, listed).with_chains(chains);

@@ -40,11 +40,11 @@ use plan::rule_set::Table;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
+use super::READ_RETRY;
 use super::context::Context;
-use super::observer::KernelWrite;
+use super::observer::{KernelWrite, Report};
 use super::recent_writes::RecentWrites;
 use super::retry_queue::RetryQueue;
-use super::{READ_RETRY, Status};
 use crate::kernel::worker::WorkerGone;
 use crate::kernel::{ReadError, Refusal, RefusalClass};
 use balancing::Balancing;
@@ -364,7 +364,7 @@ impl Writer {
         self.recent.note(&ops, Instant::now());
         self.rule_repairs.written(&ops);
         let write = KernelWrite { ops: &ops, results: &results, took, planner: &cx.planner };
-        cx.observer.written(&write);
+        cx.observers.report(&Report::Written(write));
         let (total, refused) = (ops.len(), results.iter().filter(|it| it.is_err()).count());
         self.note_results(cx, ops, results, basis, failed);
         debug!(
@@ -385,16 +385,14 @@ impl Writer {
         failed: &mut HashSet<Subject>,
     ) {
         let now = Instant::now();
-        let total = ops.len();
         let mut refused = Vec::new();
-        let mut done = Vec::with_capacity(total);
+        let mut done = Vec::with_capacity(ops.len());
         for (op, result) in ops.into_iter().zip(results) {
             match result {
                 Ok(()) => done.push(op),
                 Err(refusal) => refused.push((op, refusal)),
             }
         }
-        let n_refused = refused.len();
         let mut news: BTreeMap<RefusalClass, usize> = BTreeMap::new();
         for (op, refusal) in refused {
             // The first failure explains those that follow from it on the same subject.
@@ -438,15 +436,10 @@ impl Writer {
             }
         }
         self.resolve(cx, &in_order);
-        cx.status.send_modify(|status| {
-            status.operations += total as u64;
-            status.failures += n_refused as u64;
-            note_pending(status, &self.retry_queue, self.balancing.len());
-        });
     }
 
     /// Has virtual servers retried that exist and could not be read.
-    pub(super) fn retry_unread(&mut self, cx: &Context, unread: &[(Frontend, ReadError)]) {
+    pub(super) fn retry_unread(&mut self, cx: &mut Context, unread: &[(Frontend, ReadError)]) {
         let now = Instant::now();
         for (frontend, error) in unread {
             // The most that it would take.
@@ -459,7 +452,7 @@ impl Writer {
     }
 
     /// Removes the pending retries of subjects that are as desired.
-    pub(super) fn resolve(&mut self, cx: &Context, subjects: &[Subject]) {
+    pub(super) fn resolve(&mut self, cx: &mut Context, subjects: &[Subject]) {
         let mut resolved = Vec::new();
         for subject in subjects {
             if self.retry_queue.resolve(subject) {
@@ -477,17 +470,10 @@ impl Writer {
         self.report_pending(cx);
     }
 
-    fn report_pending(&self, cx: &Context) {
-        cx.status.send_if_modified(|status| {
-            note_pending(status, &self.retry_queue, self.balancing.len())
+    fn report_pending(&self, cx: &mut Context) {
+        cx.observers.report(&Report::Pending {
+            n_retries: self.retry_queue.len() + self.balancing.len(),
+            has_prerequisite: self.retry_queue.awaited_prerequisites().next().is_some(),
         });
     }
-}
-
-/// Updates the numbers of pending retries. Returns true if they were others.
-fn note_pending(status: &mut Status, retry_queue: &RetryQueue, n_slow: usize) -> bool {
-    let former = *status;
-    status.pending = retry_queue.len() + n_slow;
-    status.has_pending_prerequisite = retry_queue.awaited_prerequisites().next().is_some();
-    *status != former
 }

@@ -18,10 +18,7 @@ use plan::planner::{Plan, Planner};
 use super::health::{Moment, SharedHealth};
 use super::metrics::Metrics;
 use super::service_health::{CheckUpdates, NodeAddresses};
-use crate::kernel::ReadError;
-use crate::reconcile::observer::{
-    HandDrainReport, KernelWrite, Observer, Pass, Round, RoundKind, RuleCount,
-};
+use crate::reconcile::observer::{KernelWrite, Observer, Report, Round, RoundKind, RuleCount};
 use crate::reconcile::retry_queue::{RetryQueue, withheld};
 use endpoint_changes::EndpointChanges;
 
@@ -135,9 +132,6 @@ impl ServerObserver {
             }
         }
     }
-}
-
-impl Observer for ServerObserver {
     fn arrived(&mut self, event: &Event) {
         match event {
             Event::ServiceApplied(service) => self.service_changed(&service.name),
@@ -189,16 +183,6 @@ impl Observer for ServerObserver {
         self.checks.extend(plan.health_checks.iter().cloned());
     }
 
-    fn reading_failed(&mut self, _: &ReadError) {
-        self.metrics.own.read_failures.inc();
-    }
-
-    fn drifted(&mut self, repairs: &[&Op], _: &Planner) {
-        for op in repairs {
-            self.metrics.own.drifted(op);
-        }
-    }
-
     fn written(&mut self, write: &KernelWrite<'_>) {
         let KernelWrite { ops, results, .. } = *write;
         self.note_chains(write);
@@ -233,46 +217,10 @@ impl Observer for ServerObserver {
         self.updates.planned_all();
     }
 
-    fn served(&mut self) {
-        self.health.lock().served();
-    }
-
     fn rules_counted(&mut self, count: &RuleCount) {
         if let Some(iptables) = &self.metrics.iptables {
             iptables.set_rules(count);
         }
-    }
-
-    fn drift_checked(&mut self, _: Duration, as_expected: bool) {
-        self.metrics.own.audit.drift_checked(as_expected);
-    }
-
-    fn sysctl_put_back(&mut self) {
-        self.metrics.own.sysctl_put_back();
-    }
-
-    fn sysctl_mismatches(&mut self, mismatches: usize) {
-        self.metrics.own.sysctl_mismatches.set(gauge(mismatches));
-    }
-
-    fn held_up(&mut self, note: Option<&str>) {
-        self.metrics.own.switch_held_up.set(note.is_some().into());
-    }
-
-    fn hand_drained(&mut self, report: &HandDrainReport<'_>) {
-        self.metrics.own.drained_endpoints.set(gauge(report.count));
-    }
-
-    fn full_speed(&mut self, on: bool) {
-        self.metrics.own.audit.set_full_speed(on);
-    }
-
-    fn pass_ended(&mut self, pass: &Pass) {
-        self.metrics.own.audit.pass_ended(pass, SystemTime::now());
-    }
-
-    fn flows_removed(&mut self, family: Family, count: u64, took: Duration) {
-        self.metrics.proxy.flows_reconciled(family, took, count);
     }
 
     fn round_ended(&mut self, round: &Round<'_>) {
@@ -319,6 +267,36 @@ impl Observer for ServerObserver {
         drop(health);
         let addresses = mem::take(&mut self.are_addresses_new).then(|| self.addresses.clone());
         self.updates.round(mem::take(&mut self.checks), addresses);
+    }
+}
+
+impl Observer for ServerObserver {
+    fn report(&mut self, report: &Report<'_>) {
+        let own = &self.metrics.own;
+        match report {
+            Report::Arrived(event) => self.arrived(event),
+            Report::Taken(count) => self.taken(*count),
+            Report::Waiting(backlog) => self.waiting(*backlog),
+            Report::Planned { plan, planner, took } => self.planned(plan, planner, *took),
+            Report::ReadingFailed(_) => own.read_failures.inc(),
+            Report::Drifted { repairs, .. } => repairs.iter().for_each(|op| own.drifted(op)),
+            Report::Written(write) => self.written(write),
+            Report::InSync => self.in_sync(),
+            Report::Served => self.health.lock().served(),
+            Report::RulesCounted(count) => self.rules_counted(count),
+            Report::DriftChecked { as_expected, .. } => own.audit.drift_checked(*as_expected),
+            Report::SysctlPutBack => own.sysctl_put_back(),
+            Report::SysctlMismatches(count) => own.sysctl_mismatches.set(gauge(*count)),
+            Report::HeldUp(note) => own.switch_held_up.set(note.is_some().into()),
+            Report::HandDrained(report) => own.drained_endpoints.set(gauge(report.count)),
+            Report::FullSpeed(on) => own.audit.set_full_speed(*on),
+            Report::PassEnded(pass) => own.audit.pass_ended(pass, SystemTime::now()),
+            Report::FlowsRemoved { family, count, took } => {
+                self.metrics.proxy.flows_reconciled(*family, *took, *count);
+            }
+            Report::RoundEnded(round) => self.round_ended(round),
+            _ => {}
+        }
     }
 }
 

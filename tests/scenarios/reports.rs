@@ -1,17 +1,16 @@
 //! Reports of the event loop to an observer.
 
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use kube_ipvs::kernel::RefusalClass;
 use kube_ipvs::kernel::fake::{FakeAnswer, KernelCall};
 use kube_ipvs::reconcile::observer::{
-    HandDrainReport, KernelWrite, Observer, Round, RoundKind, RuleCount,
+    HandDrainReport, KernelWrite, Observer, Report, RoundKind, RuleCount,
 };
 use plan::event::Event;
 use plan::model::Family;
 use plan::op::Op;
-use plan::planner::{Plan, Planner};
 
 use crate::world::{World, slice, tcp};
 
@@ -34,65 +33,41 @@ impl Reports {
 }
 
 impl Observer for Reports {
-    fn arrived(&mut self, event: &Event) {
-        match event {
-            Event::ServiceApplied(_) => self.note("service"),
-            Event::SliceApplied(_) => self.note("slice"),
-            _ => self.note("other"),
-        }
-    }
-
-    fn waiting(&mut self, _: usize) {
-        self.note("waiting");
-    }
-
-    fn planned(&mut self, plan: &Plan, _: &Planner, _: Duration) {
-        self.note(format!("planned {}", plan.ops.len()));
-    }
-
-    fn drifted(&mut self, repairs: &[&Op], _: &Planner) {
-        self.note(format!("drifted {}", repairs.len()));
-    }
-
-    fn sysctl_warning(&mut self, note: &str) {
-        self.note(note);
-    }
-
-    fn hand_drained(&mut self, report: &HandDrainReport<'_>) {
-        self.note(format!("{} ({} in force)", report.note, report.count));
-    }
-
-    fn held_up(&mut self, note: Option<&str>) {
-        self.note(note.map_or("held up no more".to_owned(), |note| format!("held up: {note}")));
-    }
-
-    fn served(&mut self) {
-        self.note(SERVED);
-    }
-
-    fn full_speed(&mut self, on: bool) {
-        self.note(if on { "full speed" } else { "full speed is over" });
-    }
-
-    fn written(&mut self, write: &KernelWrite<'_>) {
-        let KernelWrite { ops, results, .. } = *write;
-        let refused = results.iter().filter(|result| result.is_err()).count();
-        self.note(format!("written {}, refused {refused}", ops.len()));
-    }
-
-    fn rules_counted(&mut self, count: &RuleCount) {
-        let RuleCount { family, table, total, written } = count;
-        self.note(format!("rules {family} {table} {total}, written {written}"));
-    }
-
-    fn round_ended(&mut self, round: &Round<'_>) {
-        let kind = match round.kind {
-            RoundKind::Changes => "changes",
-            RoundKind::Comparison => "comparison",
-            RoundKind::Retry => "retry",
-        };
-        let (pending, triggers) = (round.pending.len(), round.triggers.len());
-        self.note(format!("end of {kind}: {pending} pending, {triggers} triggers"));
+    fn report(&mut self, report: &Report<'_>) {
+        self.note(match report {
+            Report::Arrived(Event::ServiceApplied(_)) => "service".to_owned(),
+            Report::Arrived(Event::SliceApplied(_)) => "slice".to_owned(),
+            Report::Arrived(_) => "other".to_owned(),
+            Report::Waiting(_) => "waiting".to_owned(),
+            Report::Planned { plan, .. } => format!("planned {}", plan.ops.len()),
+            Report::Drifted { repairs, .. } => format!("drifted {}", repairs.len()),
+            Report::SysctlWarning(note) => (*note).to_owned(),
+            Report::HandDrained(HandDrainReport { note, count, .. }) => {
+                format!("{note} ({count} in force)")
+            }
+            Report::HeldUp(None) => "held up no more".to_owned(),
+            Report::HeldUp(Some(note)) => format!("held up: {note}"),
+            Report::Served => SERVED.to_owned(),
+            Report::FullSpeed(true) => "full speed".to_owned(),
+            Report::FullSpeed(false) => "full speed is over".to_owned(),
+            Report::Written(KernelWrite { ops, results, .. }) => {
+                let refused = results.iter().filter(|result| result.is_err()).count();
+                format!("written {}, refused {refused}", ops.len())
+            }
+            Report::RulesCounted(RuleCount { family, table, total, written }) => {
+                format!("rules {family} {table} {total}, written {written}")
+            }
+            Report::RoundEnded(round) => {
+                let kind = match round.kind {
+                    RoundKind::Changes => "changes",
+                    RoundKind::Comparison => "comparison",
+                    RoundKind::Retry => "retry",
+                };
+                let (pending, triggers) = (round.pending.len(), round.triggers.len());
+                format!("end of {kind}: {pending} pending, {triggers} triggers")
+            }
+            _ => return,
+        });
     }
 }
 

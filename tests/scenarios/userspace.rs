@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use kube_ipvs::kernel::RefusalClass;
 use kube_ipvs::kernel::fake::{Fake, FakeAnswer, KernelCall};
-use kube_ipvs::reconcile::observer::{Observer, Round, RoundKind};
+use kube_ipvs::reconcile::observer::{Observer, Report, RoundKind};
 use kube_ipvs::reconcile::{Input, Pace};
 use plan::actual::Actual;
 use plan::chains::ChainId;
@@ -17,7 +17,6 @@ use plan::event::Event;
 use plan::mode::Mode;
 use plan::model::{EndpointSlice, Service, ServiceName};
 use plan::op::Op;
-use plan::planner::{Plan, Planner};
 use plan::userspace::{ProxyPortId, ProxyPortState, RelayPort};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::Instant;
@@ -69,15 +68,15 @@ impl Relay {
 }
 
 impl Observer for Relay {
-    fn planned(&mut self, plan: &Plan, _: &Planner, _: Duration) {
-        self.planned.extend(plan.relay.iter().cloned());
-    }
-
-    fn round_ended(&mut self, round: &Round<'_>) {
-        if round.kind != RoundKind::Retry {
-            for (service, ports) in mem::take(&mut self.planned) {
-                self.set(&service, &ports);
+    fn report(&mut self, report: &Report<'_>) {
+        match report {
+            Report::Planned { plan, .. } => self.planned.extend(plan.relay.iter().cloned()),
+            Report::RoundEnded(round) if round.kind != RoundKind::Retry => {
+                for (service, ports) in mem::take(&mut self.planned) {
+                    self.set(&service, &ports);
+                }
             }
+            _ => {}
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::app::counters::PacketCounters;
 use crate::app::held_up::Lack;
 use crate::app::localhost::NodePortsOnLocalhost;
 use crate::app::node_port_servers::NodePortObserver;
-use crate::app::observers::{EventObserver, Observers};
+use crate::app::observers::EventObserver;
 use crate::app::relay::RunningRelay;
 use crate::app::source::Source;
 use crate::config::Configuration;
@@ -38,19 +38,19 @@ pub(super) fn observe(
     recorder: &EventRecorder,
     settings: &Settings,
     localhost: &NodePortsOnLocalhost,
-) -> anyhow::Result<(Observers, Lack)> {
+) -> anyhow::Result<(Vec<Box<dyn Observer>>, Lack)> {
     let lack = Lack::default();
-    let mut all = Observers::new(vec![
+    let mut all: Vec<Box<dyn Observer>> = vec![
         Box::new(servers.observer()),
         Box::new(EventObserver::new(recorder.clone())),
         Box::new(NodePortObserver::new(recorder.clone())),
         Box::new(lack.clone()),
-    ]);
-    observers.into_iter().for_each(|observer| all.add(observer));
+    ];
+    all.extend(observers);
     localhost.measured_by(&servers.metrics())?;
     // Where they are not wanted, they go on until the node is carried by its mode (`FormerMode`).
     if settings.localhost_node_ports {
-        all.add(Box::new(localhost.observer(recorder)?));
+        all.push(Box::new(localhost.observer(recorder)?));
     }
     Ok((all, lack))
 }

@@ -7,7 +7,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use plan::actual::Actual;
-use plan::planner::{Plan, Planner};
 use plan::settings::Settings;
 use serde_json::json;
 use tokio_util::task::TaskTracker;
@@ -23,7 +22,7 @@ use crate::cli;
 use crate::config::{Arguments, Configuration};
 use crate::kernel::fake::Fake;
 use crate::reconcile::inquiry;
-use crate::reconcile::observer::Observer;
+use crate::reconcile::observer::{Observer, Report};
 use crate::source::Options;
 use crate::source::manifests::Manifests;
 
@@ -45,7 +44,8 @@ struct Gate {
 }
 
 impl Observer for Gate {
-    fn planned(&mut self, plan: &Plan, _: &Planner, _: Duration) {
+    fn report(&mut self, report: &Report<'_>) {
+        let Report::Planned { plan, .. } = report else { return };
         if plan.ops.len() >= LARGE && self.entered.send(plan.ops.len()).is_ok() {
             // It ends by an error: nothing is ever sent.
             let _ = self.leave.recv();

@@ -7,13 +7,12 @@ use std::time::Duration;
 
 use plan::event::Event;
 use plan::kernel_objects::Frontend;
-use plan::model::{Family, ServiceName};
+use plan::model::ServiceName;
 use plan::op::{Op, Subject};
 use plan::planner::{Plan, Planner};
 
 use super::{Arrival, Happened, Journal, LONGEST, LONGEST_PART, noted};
-use crate::kernel::ReadError;
-use crate::reconcile::observer::{HandDrainReport, KernelWrite, Observer, Pass, Round, RoundKind};
+use crate::reconcile::observer::{KernelWrite, Observer, Report, Round, RoundKind};
 use crate::syntax::quoted::shortened;
 
 /// Most operations of one write, or repairs, that are named. The others are counted.
@@ -70,14 +69,7 @@ impl JournalObserver {
             _ => None,
         }
     }
-}
-
-impl Observer for JournalObserver {
-    fn arrived(&mut self, event: &Event) {
-        self.journal.note(Happened::Arrived(Arrival::of(event)));
-    }
-
-    fn planned(&mut self, plan: &Plan, _: &Planner, took: Duration) {
+    fn planned(&mut self, plan: &Plan, took: Duration) {
         self.given_up = plan.given_up.iter().cloned().collect();
         self.only = match &plan.services[..] {
             [only] => Some(only.clone()),
@@ -92,10 +84,6 @@ impl Observer for JournalObserver {
             let n_operations = plan.ops.len();
             self.journal.note(Happened::Planned { n_operations, services, took });
         }
-    }
-
-    fn reading_failed(&mut self, error: &ReadError) {
-        self.journal.note(Happened::ReadingFailed(noted(error)));
     }
 
     fn drifted(&mut self, repairs: &[&Op], planner: &Planner) {
@@ -120,32 +108,6 @@ impl Observer for JournalObserver {
         });
     }
 
-    fn sysctl_put_back(&mut self) {
-        self.journal.note(Happened::SysctlPutBack);
-    }
-
-    fn sysctl_warning(&mut self, note: &str) {
-        self.journal.note(Happened::SysctlWarning(noted(&note)));
-    }
-
-    fn held_up(&mut self, note: Option<&str>) {
-        self.journal.note(Happened::HeldUp(note.as_ref().map(noted)));
-    }
-
-    fn hand_drained(&mut self, report: &HandDrainReport<'_>) {
-        self.journal.note(Happened::HandDrained(noted(&report.note)));
-    }
-
-    fn pass_ended(&mut self, pass: &Pass) {
-        self.journal.note(Happened::PassEnded { cost: pass.cost });
-    }
-
-    fn flows_removed(&mut self, family: Family, count: u64, _: Duration) {
-        if count > 0 {
-            self.journal.note(Happened::FlowsRemoved { family, count });
-        }
-    }
-
     fn round_ended(&mut self, round: &Round<'_>) {
         self.given_up = HashMap::new();
         self.only = None;
@@ -153,6 +115,29 @@ impl Observer for JournalObserver {
             let (oldest, backlog) = (round.oldest, round.backlog);
             self.journal.note(Happened::RoundEnded { oldest, backlog });
         }
+    }
+}
+
+impl Observer for JournalObserver {
+    fn report(&mut self, report: &Report<'_>) {
+        let happened = match report {
+            Report::Arrived(event) => Happened::Arrived(Arrival::of(event)),
+            Report::Planned { plan, took, .. } => return self.planned(plan, *took),
+            Report::ReadingFailed(error) => Happened::ReadingFailed(noted(error)),
+            Report::Drifted { repairs, planner } => return self.drifted(repairs, planner),
+            Report::Written(write) => return self.written(write),
+            Report::SysctlPutBack => Happened::SysctlPutBack,
+            Report::SysctlWarning(note) => Happened::SysctlWarning(noted(note)),
+            Report::HeldUp(note) => Happened::HeldUp(note.as_ref().map(noted)),
+            Report::HandDrained(report) => Happened::HandDrained(noted(&report.note)),
+            Report::PassEnded(pass) => Happened::PassEnded { cost: pass.cost },
+            Report::FlowsRemoved { family, count: count @ 1.., .. } => {
+                Happened::FlowsRemoved { family: *family, count: *count }
+            }
+            Report::RoundEnded(round) => return self.round_ended(round),
+            _ => return,
+        };
+        self.journal.note(happened);
     }
 }
 
@@ -228,7 +213,7 @@ mod tests {
         observer.drifted(&[&ops[0], &ops[1]], &planner);
         let took = Duration::ZERO;
         observer.written(&KernelWrite { ops: &ops, results: &results, took, planner: &planner });
-        observer.sysctl_warning(&"w".repeat(262_144));
+        observer.report(&Report::SysctlWarning(&"w".repeat(262_144)));
         drop(ops);
         assert_eq!(Arc::strong_count(&rules), 1);
         for note in journal.after(0, 10) {

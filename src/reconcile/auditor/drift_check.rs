@@ -25,6 +25,7 @@ use crate::kernel::{DriftCheck, KernelRead, processor_time};
 use crate::reconcile::READ_RETRY;
 use crate::reconcile::comparison::large_set;
 use crate::reconcile::context::Context;
+use crate::reconcile::observer::Report;
 use crate::reconcile::retry_queue::RetryQueue;
 use crate::reconcile::writer::Writer;
 
@@ -242,7 +243,8 @@ impl Auditor {
         self.schedule.succeeded();
         let mut suspects = self.expected.suspects(cx, writer, &found);
         suspects.retain(|part| !self.schedule.is_scheduled(part));
-        cx.observer.drift_checked(took, suspects.is_empty());
+        let as_expected = suspects.is_empty();
+        cx.observers.report(&Report::DriftChecked { took, as_expected });
         self.sysctls.put_back(cx, std::mem::take(&mut found.sysctls)).await?;
         writer.check_schedulers(cx).await?;
         for part in suspects {

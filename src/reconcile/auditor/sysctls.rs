@@ -13,6 +13,7 @@ use crate::kernel::RefusalClass;
 use crate::kernel::sysctl::{Sysctl, SysctlChange, SysctlError};
 use crate::kernel::worker::WorkerGone;
 use crate::reconcile::context::Context;
+use crate::reconcile::observer::Report;
 use crate::reconcile::retry_queue::delay;
 
 /// Time for which a sysctl keeps its value before it counts as never changed.
@@ -127,21 +128,19 @@ impl Sysctls {
                 }
                 Ok(Some(change)) => {
                     mismatches -= 1;
-                    cx.observer.sysctl_put_back();
-                    cx.status.send_modify(|status| status.sysctls_put_back += 1);
+                    cx.observers.report(&Report::SysctlPutBack);
                     self.was_put_back(&change, now)
                 }
                 Err(error) => self.refused(&error, now),
             };
             if let Some(note) = note {
                 warn!("{note}");
-                cx.observer.sysctl_warning(&note);
+                cx.observers.report(&Report::SysctlWarning(&note));
             }
         }
         if mismatches != self.mismatches {
             self.mismatches = mismatches;
-            cx.observer.sysctl_mismatches(mismatches);
-            cx.status.send_modify(|status| status.sysctl_mismatches = mismatches);
+            cx.observers.report(&Report::SysctlMismatches(mismatches));
         }
         Ok(())
     }

@@ -20,7 +20,7 @@ use crate::kernel::worker::WorkerGone;
 use crate::kernel::{Refusal, RefusalClass};
 use crate::reconcile::READ_RETRY;
 use crate::reconcile::context::Context;
-use crate::reconcile::observer::{RoundKind, RuleCount};
+use crate::reconcile::observer::{Report, RoundKind, RuleCount};
 use crate::reconcile::retry_queue::{Pending, RetryQueue};
 
 /// Most operations in one request: those of about 1,000 Services, so that a COMMIT takes about a
@@ -202,7 +202,8 @@ impl Writer {
         }
         for ((family, table), written) in changed {
             let total = cx.planner.n_rules(family, table);
-            cx.observer.rules_counted(&RuleCount { family, table, total, written });
+            let count = RuleCount { family, table, total, written };
+            cx.observers.report(&Report::RulesCounted(count));
         }
     }
 
@@ -248,7 +249,13 @@ impl Writer {
 
     /// Resolves what is pending of a family's chains and was found as desired. Puts off what the
     /// next plan is about.
-    fn resolve_found(&mut self, cx: &Context, ops: &[Op], family: Family, found: &ActualChains) {
+    fn resolve_found(
+        &mut self,
+        cx: &mut Context,
+        ops: &[Op],
+        family: Family,
+        found: &ActualChains,
+    ) {
         if self.retry_queue.is_empty() {
             return;
         }

@@ -25,6 +25,7 @@ use tracing::{debug, warn};
 use crate::kernel::Refusal;
 use crate::kernel::worker::{FlowRemoval, FlowRemovalUnderWay, WorkerGone};
 use crate::reconcile::context::Context;
+use crate::reconcile::observer::Report;
 use crate::reconcile::retry_queue::{RetryQueue, delay};
 
 /// Shortest time between two searches: the kernel lists all flows for each.
@@ -171,12 +172,11 @@ impl Flows {
     pub(super) fn end(&mut self, cx: &mut Context, ended: FlowsEnded) {
         let FlowsEnded { removals, targets } = ended;
         self.rest(removals.iter().map(|removal| removal.took).sum(), Instant::now());
-        let (mut removed, mut refused) = (0, None);
+        let mut refused = None;
         for FlowRemoval { family, result, took } in removals {
             match result {
                 Ok(count) => {
-                    cx.observer.flows_removed(family, count, took);
-                    removed += count;
+                    cx.observers.report(&Report::FlowsRemoved { family, count, took });
                     if count > 0 {
                         debug!(%family, count, "removed UDP and SCTP flows that led nowhere");
                     }
@@ -192,10 +192,7 @@ impl Flows {
             None => self.obstacle = None,
             Some((family, refusal)) => self.put_off(cx, family, refusal),
         }
-        cx.status.send_modify(|status| {
-            status.flows_removed += removed;
-            status.flows_pending = self.pending.len();
-        });
+        cx.observers.report(&Report::FlowsPending(self.pending.len()));
     }
 
     /// Puts the next search off, and says why if that is news.

@@ -9,6 +9,7 @@ use tracing::warn;
 use super::{Basis, Writer, is_explained};
 use crate::kernel::worker::WorkerGone;
 use crate::reconcile::context::Context;
+use crate::reconcile::observer::Report;
 
 impl Writer {
     /// Writes what repairs a part of the kernel, and if all of the part was compared, resolves what
@@ -44,7 +45,7 @@ impl Writer {
     /// read after that many writes, and later ones are not in the reading.
     pub(in crate::reconcile) fn resolve_part(
         &mut self,
-        cx: &Context,
+        cx: &mut Context,
         part: &Part,
         ops: &[Op],
         n_writes: Option<u64>,
@@ -100,8 +101,7 @@ impl Writer {
             return false;
         }
         warn!(changes = drift.len(), "another program changed the kernel's state; repairs it");
-        cx.status.send_modify(|status| status.drift_repaired += drift.len() as u64);
-        cx.observer.drifted(&drift, &cx.planner);
+        cx.observers.report(&Report::Drifted { repairs: &drift, planner: &cx.planner });
         self.found_drift = true;
         true
     }

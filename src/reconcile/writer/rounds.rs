@@ -17,7 +17,7 @@ use super::{Basis, Writer};
 use crate::kernel::worker::WorkerGone;
 use crate::reconcile::FAR;
 use crate::reconcile::context::Context;
-use crate::reconcile::observer::{Round, RoundKind};
+use crate::reconcile::observer::{Report, Round, RoundKind};
 
 /// Limit of one round: enough that the kernel's batches are well filled, and no more than some ten
 /// milliseconds of its work.
@@ -110,7 +110,8 @@ impl Writer {
         let started = Instant::now();
         cx.planner.set_now(cx.timestamp());
         let plan = cx.planner.plan_round(limit);
-        cx.observer.planned(&plan, &cx.planner, started.elapsed());
+        let took = started.elapsed();
+        cx.observers.report(&Report::Planned { plan: &plan, planner: &cx.planner, took });
         for (service, problems) in &plan.new_problems {
             for problem in problems {
                 warn!(%service, "{problem}");
@@ -134,7 +135,7 @@ impl Writer {
         let triggers = if is_last { std::mem::take(&mut self.triggers) } else { Vec::new() };
         let waiting = cx.planner.oldest().map(|timestamp| cx.age(timestamp));
         let oldest = ended.oldest.map_or(Duration::ZERO, |timestamp| cx.age(timestamp));
-        cx.observer.round_ended(&Round {
+        cx.observers.report(&Report::RoundEnded(Round {
             families: &cx.planner.settings().families,
             kind: ended.kind,
             took: ended.took,
@@ -143,7 +144,7 @@ impl Writer {
             waiting,
             oldest,
             pending: &self.retry_queue,
-        });
+        }));
     }
 }
 

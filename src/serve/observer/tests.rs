@@ -15,8 +15,10 @@ use tokio::time::Instant;
 use plan::mode::Mode;
 
 use super::*;
+use crate::kernel::ReadError;
 use crate::kernel::Refusal;
 use crate::kernel::RefusalClass;
+use crate::reconcile::observer::Pass;
 use crate::serve::health::Health;
 use crate::serve::service_health::{Scope, ServiceHealth};
 use crate::serve::tests::{free_address, get, until_listening};
@@ -247,9 +249,11 @@ fn what_the_kernel_answers_is_counted_by_kind_and_class() {
     let failures = "kubeproxy_sync_proxy_rules_iptables_restore_failures_total";
     assert_eq!(world.value(&format!("{failures}{{ip_family=\"IPv4\"}}")), 1.0);
     assert_eq!(world.value(&format!("{failures}{{ip_family=\"IPv6\"}}")), 0.0);
-    world.observing.drifted(&[&rules, &rules], &world.planner);
+    world
+        .observing
+        .report(&Report::Drifted { repairs: &[&rules, &rules], planner: &world.planner });
     assert_eq!(world.value(r#"kube_ipvs_drift_repaired_total{operation="write_rules"}"#), 2.0);
-    world.observing.reading_failed(&ReadError::new("sets", "no"));
+    world.observing.report(&Report::ReadingFailed(&ReadError::new("sets", "no")));
     assert_eq!(world.value("kube_ipvs_kernel_read_failures_total"), 1.0);
 }
 
@@ -342,14 +346,14 @@ fn the_audit_is_measured() {
         cost: Duration::from_millis(80),
         full_speed,
     };
-    world.observing.drift_checked(Duration::ZERO, true);
-    world.observing.drift_checked(Duration::ZERO, false);
-    world.observing.full_speed(true);
-    world.observing.full_speed(true);
+    world.observing.report(&Report::DriftChecked { took: Duration::ZERO, as_expected: true });
+    world.observing.report(&Report::DriftChecked { took: Duration::ZERO, as_expected: false });
+    world.observing.report(&Report::FullSpeed(true));
+    world.observing.report(&Report::FullSpeed(true));
     assert_eq!(world.value("kube_ipvs_audit_full_speed"), 1.0);
-    world.observing.pass_ended(&pass(true));
-    world.observing.full_speed(false);
-    world.observing.pass_ended(&pass(false));
+    world.observing.report(&Report::PassEnded(pass(true)));
+    world.observing.report(&Report::FullSpeed(false));
+    world.observing.report(&Report::PassEnded(pass(false)));
     for (metric, expected) in [
         (r#"kube_ipvs_drift_checks_total{result="clean"}"#, 1.0),
         (r#"kube_ipvs_drift_checks_total{result="drifted"}"#, 1.0),
