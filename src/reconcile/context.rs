@@ -19,7 +19,8 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use super::observer::{Observer, Report};
-use super::{Pace, READ_RETRY, Status};
+use super::pace::{Pace, READ_RETRY};
+use super::status::Status;
 use crate::kernel::worker::{KernelHandle, ReadFailure, WorkerGone};
 use crate::kernel::{Kernel, KernelRead, Listing, ReadError, RuleSetReading, VirtualServerReading};
 

@@ -46,11 +46,11 @@ use plan::settings::Settings;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::READ_RETRY;
 use super::comparison::LARGEST_CHUNK;
 use super::context::Context;
 use super::leading::Unled;
 use super::observer::Report;
+use super::pace::READ_RETRY;
 use super::writer::{Basis, Known, Writer};
 use crate::kernel::worker::{ReadFailure, WorkerGone};
 

@@ -31,7 +31,7 @@
 //!
 //! `comparison` compares a part of the kernel with its desired state, for the auditor and for
 //! retries. `agenda` is the queue of retries and draining real servers. [`observer`] and [`Status`]
-//! are the loop's reports.
+//! are the loop's reports. `pace` has its periods.
 //!
 //! In ipvs mode the kernel's state is the interface, sets and virtual servers; in the others it is
 //! chains (`Context::leads_by_rules`). Parts that a mode does not have are left out
@@ -49,10 +49,12 @@ mod context;
 pub mod differences;
 mod dispatch;
 pub mod hand_drains;
+mod input;
 pub mod inquiry;
 mod leading;
 mod leaving_ipvs;
 pub mod observer;
+mod pace;
 mod recent_writes;
 pub mod retry_queue;
 mod service_routes;
@@ -62,14 +64,11 @@ mod writer;
 
 use std::future::Future;
 use std::net::SocketAddr;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use futures::FutureExt as _;
-use ipnet::IpNet;
 use plan::event::Event;
-use plan::hand_drain::HandDrain;
 use plan::mode::Mode;
-use plan::model::Family;
 use plan::planner::Planner;
 use plan::rule_set::InvalidRuleSetSettings;
 use tokio::sync::{mpsc, watch};
@@ -82,59 +81,23 @@ use auditor::Auditor;
 use context::Context;
 use dispatch::Dispatch;
 use hand_drains::HandDrains;
+pub use input::Input;
 use inquiry::{Asked, Inquiry, View};
 use leading::Leading;
 use leaving_ipvs::LeavingIpvs;
 use observer::{Observer, Report};
+pub use pace::{DEFAULT_DRAIN_DEADLINE, Pace};
+use pace::{FAR, READ_RETRY};
 use service_routes::ServiceRoutes;
 pub use status::Status;
 use takeover::Takeover;
 use writer::{BesideEnded, Writer};
-
-/// Time until a failed read of the kernel is retried.
-const READ_RETRY: Duration = Duration::from_secs(5);
 
 /// Pause between two steps of the takeover when no Service waits to be planned.
 const TAKEOVER_STEP: Duration = Duration::from_millis(2);
 
 /// Most inputs that are taken before the loop looks at what is due.
 const MOST_INPUTS: usize = 4_096;
-
-/// Stands for "never": one year.
-const FAR: Duration = Duration::from_secs(365 * 24 * 3_600);
-
-/// Input from a source, or from an operator.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Input {
-    /// Something changed.
-    Change(Event),
-    /// The change of endpoints that comes next goes back to what happened then.
-    Triggered(Family, SystemTime),
-    /// Everything that there is has been delivered once.
-    Complete,
-    /// An operator drains endpoints by hand, for this long.
-    Drain(Box<HandDrain>, Duration),
-    /// An operator ends a drain by hand.
-    Undrain(Box<HandDrain>),
-    /// Cluster IPs of a family are to be local by routes to these networks, and by an address each
-    /// elsewhere.
-    ServiceRoutes(Family, Vec<IpNet>),
-}
-
-/// Default of [`Pace::drain_deadline`].
-pub const DEFAULT_DRAIN_DEADLINE: Duration = Duration::from_secs(15 * 60);
-
-/// Periods of the loop, and the drain deadline.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pace {
-    /// Changes that come within this time after a write wait for its end, and go together.
-    pub min_sync_period: Duration,
-    /// Period within which everything is compared with what it should be; a second at least, and
-    /// longer if that takes more than one part in 125 of it.
-    pub sync_period: Duration,
-    /// Longest time for the connections of a removed endpoint to end. `drainDeadline` sets it.
-    pub drain_deadline: Duration,
-}
 
 /// The event loop: its parts, and how far it has come.
 #[derive(Debug)]
@@ -170,19 +133,6 @@ enum Stage {
     TakingOver(Box<Takeover>),
     /// The kernel was once as it should be, as far as it let us.
     Running,
-}
-
-// === impl Pace ===
-
-impl Default for Pace {
-    /// kube-proxy's periods, and our drain deadline.
-    fn default() -> Self {
-        Self {
-            min_sync_period: Duration::ZERO,
-            sync_period: Duration::from_secs(30),
-            drain_deadline: DEFAULT_DRAIN_DEADLINE,
-        }
-    }
 }
 
 // === impl Reconciler ===

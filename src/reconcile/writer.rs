@@ -40,9 +40,9 @@ use plan::rule_set::Table;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
-use super::READ_RETRY;
 use super::context::Context;
 use super::observer::{KernelWrite, Report};
+use super::pace::READ_RETRY;
 use super::recent_writes::RecentWrites;
 use super::retry_queue::RetryQueue;
 use crate::kernel::worker::WorkerGone;

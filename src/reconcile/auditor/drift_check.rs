@@ -22,10 +22,10 @@ use super::Auditor;
 use super::large_sets::LargeSetRequest;
 use crate::kernel::worker::WorkerGone;
 use crate::kernel::{DriftCheck, KernelRead, processor_time};
-use crate::reconcile::READ_RETRY;
 use crate::reconcile::comparison::large_set;
 use crate::reconcile::context::Context;
 use crate::reconcile::observer::Report;
+use crate::reconcile::pace::READ_RETRY;
 use crate::reconcile::retry_queue::RetryQueue;
 use crate::reconcile::writer::Writer;
 

@@ -8,8 +8,8 @@ use plan::kernel_objects::Frontend;
 use tokio::time::Instant;
 
 use super::pass::AuditPass;
-use crate::reconcile::READ_RETRY;
 use crate::reconcile::observer::Pass;
+use crate::reconcile::pace::READ_RETRY;
 
 /// Time from one drift check to the next.
 pub(super) const SECOND: Duration = Duration::from_secs(1);

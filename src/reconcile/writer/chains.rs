@@ -18,9 +18,9 @@ use super::rounds::LARGEST_ROUND_OF_RULES;
 use super::{Basis, Writer};
 use crate::kernel::worker::WorkerGone;
 use crate::kernel::{Refusal, RefusalClass};
-use crate::reconcile::READ_RETRY;
 use crate::reconcile::context::Context;
 use crate::reconcile::observer::{Report, RoundKind, RuleCount};
+use crate::reconcile::pace::READ_RETRY;
 use crate::reconcile::retry_queue::{Pending, RetryQueue};
 
 /// Most operations in one request: those of about 1,000 Services, so that a COMMIT takes about a

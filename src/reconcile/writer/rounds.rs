@@ -15,9 +15,9 @@ use tracing::warn;
 
 use super::{Basis, Writer};
 use crate::kernel::worker::WorkerGone;
-use crate::reconcile::FAR;
 use crate::reconcile::context::Context;
 use crate::reconcile::observer::{Report, Round, RoundKind};
+use crate::reconcile::pace::FAR;
 
 /// Limit of one round: enough that the kernel's batches are well filled, and no more than some ten
 /// milliseconds of its work.

@@ -12,7 +12,7 @@ use super::{Basis, Writer};
 use crate::kernel::worker::{KernelHandle, RuleRepair, RuleRepairUnderWay, WorkerGone};
 use crate::kernel::{ReadError, Refusal, RefusalClass};
 use crate::reconcile::context::Context;
-use crate::reconcile::{FAR, READ_RETRY};
+use crate::reconcile::pace::{FAR, READ_RETRY};
 
 /// The repair under way, and those that follow it.
 #[derive(Debug, Default)]
