@@ -33,15 +33,12 @@ mod tenure;
 mod tests;
 mod threads;
 
-use std::time::Duration;
-
 use anyhow::Context as _;
 use plan::mode::Mode;
 use tracing::{error, info, warn};
 
 use crate::config::watch::Rejected;
 use crate::config::{Action, Arguments, Configuration};
-use crate::source::kubernetes;
 use former_mode::Former;
 use localhost::NodePortsOnLocalhost;
 use logging::Log;
@@ -49,25 +46,9 @@ use orders::Orders;
 use service_routes::LastChanges;
 use serving::ServingThread;
 use signals::Shutdown;
+pub use source::check;
 use tenure::{Ended, Program, TenureError};
-
-/// Capacity of each channel between the source and the event loop. A full one makes the source
-/// wait.
-const QUEUE: usize = 1_024;
-
-/// Longest time that background tasks get to end when a tenure or the program ends.
-const SHUTDOWN_GRACE: Duration = Duration::from_millis(100);
-
-/// Checks that the files can be read that a loaded configuration names for the API server.
-///
-/// # Errors
-/// When one cannot be used.
-pub fn check(configuration: &Configuration) -> anyhow::Result<()> {
-    if configuration.manifests.is_none() {
-        kubernetes::check(&configuration.client_options())?;
-    }
-    Ok(())
-}
+use threads::SHUTDOWN_GRACE;
 
 /// Runs the configuration's action: usually, balances until SIGTERM or SIGINT. The kernel's state
 /// stays then, and traffic goes on. The configuration is what was loaded from the `arguments`, which

@@ -10,9 +10,9 @@ use prometheus::IntGauge;
 use tokio_util::task::TaskTracker;
 use tracing::{error, info};
 
-use super::check;
 use super::former_mode::SWITCH_FAILED;
 use super::orders::Orders;
+use super::source::check;
 use crate::config::watch::{self, Check, Refusal, Rejected, SPREAD};
 use crate::config::{Arguments, Configuration};
 use crate::events::{EventRecorder, NewEvent, Regarding};

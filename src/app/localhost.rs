@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use prometheus::{IntCounterVec, IntGauge, Opts};
 use tokio::sync::{mpsc, watch};
 
-use super::QUEUE;
+use super::threads::QUEUE;
 use crate::events::{EventRecorder, NewEvent, Regarding};
 use crate::localhost::{self, LocalhostObserver, LocalhostThread, Meters, NodePortListenFailure};
 use crate::serve::metrics::Metrics;

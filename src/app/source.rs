@@ -24,6 +24,17 @@ pub(super) enum Source {
     Kubernetes(Clients, Kubernetes),
 }
 
+/// Checks that the files can be read that a loaded configuration names for the API server.
+///
+/// # Errors
+/// When one cannot be used.
+pub fn check(configuration: &Configuration) -> anyhow::Result<()> {
+    if configuration.manifests.is_none() {
+        kubernetes::check(&configuration.client_options())?;
+    }
+    Ok(())
+}
+
 /// Questions about the whole cluster, to the API server.
 #[derive(Clone)]
 pub(super) struct ClusterQuestions {

@@ -7,12 +7,18 @@
 use std::future::Future;
 use std::io;
 use std::thread;
+use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use super::SHUTDOWN_GRACE;
+/// Capacity of each channel between the source and the event loop. A full one makes the source
+/// wait.
+pub(super) const QUEUE: usize = 1_024;
+
+/// Longest time that background tasks get to end when a tenure or the program ends.
+pub(super) const SHUTDOWN_GRACE: Duration = Duration::from_millis(100);
 
 /// A thread that runs tasks until this is dropped.
 #[derive(Debug)]

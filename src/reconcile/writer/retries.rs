@@ -17,10 +17,10 @@ use super::rounds::Ended;
 use super::{Basis, Writer, chains};
 use crate::kernel::RefusalClass;
 use crate::kernel::worker::WorkerGone;
-use crate::reconcile::READ_RETRY;
 use crate::reconcile::comparison::{LARGEST_CHUNK, compare};
 use crate::reconcile::context::Context;
 use crate::reconcile::observer::RoundKind;
+use crate::reconcile::pace::READ_RETRY;
 use crate::reconcile::retry_queue::RetryQueue;
 
 impl Writer {
