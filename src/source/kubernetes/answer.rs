@@ -9,7 +9,8 @@ use tokio::time::timeout;
 
 use super::body::Body;
 use super::decode::Status;
-use super::failure::{Failure, in_short};
+use super::error_text::in_short;
+use super::failure::Failure;
 
 /// Objects without `metadata.managedFields`, which are up to half of them, from a server that can leave it out
 /// (KEP-5958, alpha in Kubernetes 1.38). Any other ignores the parameter, or takes the second.

@@ -10,15 +10,11 @@ use futures::io::{AsyncBufRead, AsyncBufReadExt as _};
 use http_body_util::BodyExt as _;
 use tokio::time::timeout;
 
-use super::decode::LONGEST_OBJECT;
-use super::failure::innermost;
+use super::decode::{LONGEST_OBJECT, UNLIKE_AN_ANSWER};
+use super::error_text::{chain, innermost};
 
 /// Longest line of a watch: an object, with the type of the event.
 const LONGEST_LINE: usize = LONGEST_OBJECT + (64 << 10);
-
-/// Advice where an answer is longer than those of API servers.
-pub(super) const UNLIKE_AN_ANSWER: &str =
-    "no API server answers so: check which server or proxy is at the address in the kubeconfig";
 
 /// An answer's body.
 pub(super) struct Body {
@@ -144,7 +140,7 @@ impl fmt::Display for BodyError {
         match self {
             Self::Silent(patience) => write!(f, "nothing was sent for {patience:?}"),
             Self::Broken(error) => {
-                write!(f, "the connection broke: {}", super::failure::chain(error))
+                write!(f, "the connection broke: {}", chain(error))
             }
             Self::EndlessLine => {
                 write!(f, "an event has more than {} MiB; {UNLIKE_AN_ANSWER}", LONGEST_LINE >> 20)

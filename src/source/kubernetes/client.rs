@@ -22,8 +22,8 @@ use tokio::task::{JoinSet, spawn_blocking};
 use tower::BoxError;
 use tracing::{info, warn};
 
+use super::error_text::chain;
 use super::exec_plugin::{self, ExecPluginError, KillOnDrop, ProcessGroup};
-use super::failure::chain;
 use super::measured::ClientMetrics;
 use super::renew::{self, CredentialsOrigin};
 use super::server_addresses::Destination;

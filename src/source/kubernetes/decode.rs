@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-use super::failure::in_short;
+use super::error_text::in_short;
 use super::kind::ResourceKind;
 use crate::source::object::{EndpointSlice, Metadata, Node, OtherNode, Service, presence};
 use crate::syntax::quoted::{Quoted, cut};
@@ -25,6 +25,10 @@ use crate::syntax::quoted::{Quoted, cut};
 /// Most bytes of an object that are read. etcd takes 1.5 MiB by default, and JSON may have six bytes for one
 /// (`\u003c`). Decoded it takes up to four times as much (`tests/memory.rs`).
 pub(super) const LONGEST_OBJECT: usize = 16 << 20;
+
+/// Advice where an answer is longer than those of API servers.
+pub(super) const UNLIKE_AN_ANSWER: &str =
+    "no API server answers so: check which server or proxy is at the address in the kubeconfig";
 
 /// An object of a kind that is followed.
 #[derive(Debug, Clone, PartialEq, Eq)]

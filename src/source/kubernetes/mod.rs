@@ -16,7 +16,7 @@
 //! - `warnings`: warnings that were reported about objects;
 //! - `node_poller`: listing the other Nodes every quarter of an hour; `others`: their addresses,
 //!   and the Services that wait for these;
-//! - `outage`, `backoff`, `failure`: when it is away;
+//! - `outage`, `backoff`, `failure`, `error_text`: when it is away;
 //! - `pods`: a Pod's addresses, on demand;
 //! - `services`: the number of Services and the networks of their addresses, on demand;
 //! - `server_addresses`: the addresses by which it is reached, which no Service may have;
@@ -31,6 +31,7 @@ mod backoff;
 mod body;
 mod client;
 mod decode;
+mod error_text;
 mod exec_plugin;
 mod failure;
 mod follow;

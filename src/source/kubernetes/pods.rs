@@ -7,7 +7,8 @@ use kube::api::{ListParams, Request};
 use serde::Deserialize;
 
 use super::answer::ask;
-use super::failure::{Failure, chain};
+use super::error_text::chain;
+use super::failure::Failure;
 use crate::source::pods::{PodSearch, PodSlice};
 
 /// Slices in one answer: some MB at most, where each has 100 endpoints.

@@ -16,9 +16,9 @@ use tower::service_fn;
 use tracing::{info, warn};
 
 use super::client::{ClientOptions, ClientProblem, Made, make};
-use super::failure::chain;
+use super::error_text::chain;
 use super::measured::ClientMetrics;
-use super::transport::sent;
+use super::turns::sent;
 
 /// Longest time for which the program does not notice that files were replaced. client-go looks
 /// every five minutes (`CertCallbackRefreshDuration` in transport/cert_rotation.go).

@@ -10,7 +10,8 @@ use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use super::answer::ask;
-use super::failure::{Failure, chain};
+use super::error_text::chain;
+use super::failure::Failure;
 use crate::syntax::address;
 
 /// Longest time until an answer is there.

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use http::header::AUTHORIZATION;
 use http::uri::Scheme;
-use http::{HeaderValue, Request, Response, Uri};
+use http::{HeaderValue, Request, Uri};
 use hyper::rt::{Read, Write};
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client as HttpClient;
@@ -28,8 +28,7 @@ use tower::filter::{AsyncFilterLayer, AsyncPredicate};
 use tower::{BoxError, Service, ServiceBuilder, ServiceExt as _, service_fn};
 use tower_http::decompression::DecompressionLayer;
 
-use super::failure::innermost;
-use super::turns::Turns;
+use super::turns::{Turns, sent};
 
 /// Longest time that a connection may take to be made, with a proxy's tunnel and TLS: client-go's for a TLS
 /// handshake (`TLSHandshakeTimeout` in client-go's transport/cache.go).
@@ -116,14 +115,6 @@ pub(super) fn at_rate(client: Client, rate: Rate) -> Client {
         .layer(AsyncFilterLayer::new(rate))
         .service(service_fn(move |request| sent(client.clone(), request)));
     Client::new(service, namespace)
-}
-
-/// Sends a request, with the error as it was.
-pub(super) async fn sent(
-    client: Client,
-    request: Request<Body>,
-) -> Result<Response<Body>, BoxError> {
-    client.send(request).await.map_err(innermost)
 }
 
 /// A connection to a server or proxy, which is asked whether it is alive.

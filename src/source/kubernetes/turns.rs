@@ -15,7 +15,7 @@ use tokio::sync;
 use tokio::time::{Instant, timeout};
 use tower::BoxError;
 
-use super::transport::sent;
+use super::error_text::innermost;
 
 /// Time after an answer in which the connection is taken for one that lives.
 const RECENT: Duration = Duration::from_secs(1);
@@ -62,4 +62,12 @@ impl Turns {
         let answered_at = self.answered_at.lock();
         answered_at.is_some_and(|at| at.elapsed() < RECENT)
     }
+}
+
+/// Sends a request, with the error as it was.
+pub(super) async fn sent(
+    client: Client,
+    request: Request<Body>,
+) -> Result<Response<Body>, BoxError> {
+    client.send(request).await.map_err(innermost)
 }

@@ -2,8 +2,7 @@
 
 use serde_json::value::RawValue;
 
-use super::{Item, LONGEST_OBJECT, PageEnd, PageFrame, non_empty};
-use crate::source::kubernetes::body::UNLIKE_AN_ANSWER;
+use super::{Item, LONGEST_OBJECT, PageEnd, PageFrame, UNLIKE_AN_ANSWER, non_empty};
 use crate::source::kubernetes::kind::ResourceKind;
 
 /// Most bytes of a list without its items. An API server's have some hundred, and the longest of what they

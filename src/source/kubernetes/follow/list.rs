@@ -7,8 +7,7 @@ use tokio::time::Instant;
 use tracing::info;
 
 use super::Follower;
-use crate::source::kubernetes::body::UNLIKE_AN_ANSWER;
-use crate::source::kubernetes::decode::{Item, ListReader, PageEnd, Status};
+use crate::source::kubernetes::decode::{Item, ListReader, PageEnd, Status, UNLIKE_AN_ANSWER};
 use crate::source::kubernetes::failure::Failure;
 use crate::source::kubernetes::inventory::WatchStep;
 
