@@ -121,7 +121,7 @@ async fn heap_while_it_changes(mode: Mode) -> [usize; 2] {
     let kernel = KernelHandle::start(fake.clone(), ()).unwrap();
     let reconciler = Reconciler::new(Planner::new(settings), kernel, Pace::default())
         .unwrap()
-        .observed_by(Box::new(journal.observer()));
+        .observed_by(vec![Box::new(journal.observer())]);
     let (inputs, inbox) = mpsc::channel(16);
     let mut status = reconciler.status();
     let running = tokio::spawn(reconciler.run(inbox, None, std::future::pending())).abort_handle();

@@ -72,7 +72,7 @@ impl Node {
         let kernel = KernelHandle::start(Metered::new(linux, meter.clone()), ())?;
         let pace = Pace { sync_period, ..Pace::default() };
         let reconciler = Reconciler::new(planner, kernel, pace)?
-            .observed_by(Box::new(Listener { meter: meter.clone(), arrivals }));
+            .observed_by(vec![Box::new(Listener { meter: meter.clone(), arrivals })]);
         let status = reconciler.status();
         let addresses =
             address_monitor::start(kind.routes, false).map_err(|error| anyhow!("{error}"))?;

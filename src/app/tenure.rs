@@ -350,8 +350,7 @@ impl<K: Kernel + 'static> Parts<K> {
         let link_local = settings.node_port_addresses.may_be_link_local();
         let (chosen, families) = (settings.clone(), settings.families.clone());
         let reconciler = Reconciler::new(Planner::new(settings), kernel, configuration.pace)?;
-        let reconciler = all.into_iter().fold(reconciler, Reconciler::observed_by);
-        let reconciler = reconciler.answering(self.questions);
+        let reconciler = reconciler.observed_by(all).answering(self.questions);
         let route_watch = self.route_watch.run(reconciler.status());
         let can_go_back = former.as_ref().is_some_and(|former| !former.has_failed);
         let held_up = held_up::for_too_long(reconciler.status(), lack, can_go_back);

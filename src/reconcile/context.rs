@@ -309,8 +309,8 @@ impl Observers {
         (Self { all: Vec::new(), status }, followed)
     }
 
-    pub(super) fn add(&mut self, observer: Box<dyn Observer>) {
-        self.all.push(observer);
+    pub(super) fn add(&mut self, observers: Vec<Box<dyn Observer>>) {
+        self.all.extend(observers);
     }
 
     /// Passes a report to each, in the order in which they were added. The status follows last.

@@ -170,10 +170,10 @@ impl Reconciler {
         })
     }
 
-    /// The same loop, which reports to this observer as well.
+    /// The same loop, which reports to these observers as well, in this order.
     #[must_use]
-    pub fn observed_by(mut self, observer: Box<dyn Observer>) -> Self {
-        self.context.observers.add(observer);
+    pub fn observed_by(mut self, observers: Vec<Box<dyn Observer>>) -> Self {
+        self.context.observers.add(observers);
         self
     }
 

@@ -79,7 +79,7 @@ impl World {
         let (inquiries, questions) = inquiries();
         let reconciler = Reconciler::new(Planner::new(settings.clone()), kernel, pace)
             .unwrap()
-            .observed_by(observer)
+            .observed_by(vec![observer])
             .answering(questions);
         let (inputs, inbox) = mpsc::channel(16);
         let (addresses, changes) = address_monitor::channel();
