@@ -18,9 +18,10 @@ use tracing::error;
 
 use super::context::Context;
 use super::hand_drains::HandDrains;
+use super::input::Input;
 use super::retry_queue::RetryQueue;
+use super::status::Status;
 use super::writer::Writer;
-use super::{Input, Status};
 
 /// Most Services, frontends or retries that one question should walk: a few milliseconds of work.
 pub const CHUNK: usize = 256;
