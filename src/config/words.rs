@@ -99,7 +99,7 @@ words! {
 
 words! {
     Run {
-        Auto = "auto", ("unchanged, but off where estimation would hold up packets");
+        Auto = "auto", ("unchanged");
         On = "on";
         Off = "off";
     }
