@@ -92,8 +92,6 @@ pub struct Linux {
     bridges: Bridges,
 }
 
-// === impl Linux ===
-
 impl Linux {
     /// Counts netlink requests and sends so far: IPVS, ipset and rtnetlink.
     #[must_use]
@@ -126,6 +124,12 @@ impl Linux {
         self.index = None;
         let index = self.index().map_err(unread)?;
         Ok((index, self.links.addresses().map_err(unread)?))
+    }
+
+    /// True if the mode uses IPVS, sets and the interface. A kernel without them has none then, which matters where
+    /// it is only read.
+    fn uses_ipvs(&self) -> bool {
+        self.mode == Mode::Ipvs
     }
 
     /// Returns IPVS, if this mode uses it.
@@ -284,11 +288,11 @@ impl Kernel for Linux {
         &mut self,
         frontends: &[Frontend],
     ) -> Result<Vec<VirtualServerReading>, ReadError> {
-        let Some(ipvs) = &mut self.ipvs else {
+        if self.ipvs.is_none() && self.uses_ipvs() {
             return Ok(frontends.iter().map(|_| Ok(None)).collect());
-        };
+        }
         let ids: Vec<_> = frontends.iter().map(translate::virtual_server_id).collect();
-        let found = ipvs.services(&ids);
+        let found = self.ipvs()?.services(&ids);
         let found = found.map_err(|error| ReadError::new("virtual servers", error))?;
         let each = frontends.iter().zip(found);
         each.map(|(frontend, found)| self.with_real_servers(frontend, found)).collect()
@@ -306,6 +310,9 @@ impl Kernel for Linux {
     }
 
     fn read_set(&mut self, set: SetId) -> Result<Option<ActualSet>, ReadError> {
+        if self.ipset.is_none() && self.uses_ipvs() {
+            return Ok(None);
+        }
         sets::read(self.ipset.as_mut(), set, &self.foreign_sets)
     }
 

@@ -31,7 +31,11 @@ impl Linux {
     }
 
     pub(super) fn listing(&mut self) -> Result<Listing, ReadError> {
-        let Some(ipvs) = &mut self.ipvs else { return Ok(Listing::default()) };
+        if self.ipvs.is_none() && self.uses_ipvs() {
+            return Ok(Listing::default());
+        }
+        let unused = || ReadError::new("virtual servers", super::UNUSED);
+        let ipvs = self.ipvs.as_mut().ok_or_else(unused)?;
         self.count.learn(|| {
             let found = ipvs.list_decodable_services();
             let (found, errors) =

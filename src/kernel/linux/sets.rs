@@ -7,7 +7,7 @@ use plan::actual::ActualSet;
 use plan::hash::HashMap;
 use plan::sets::SetId;
 
-use super::{ReadError, SetReader, of_other_kind, translate};
+use super::{ReadError, SetReader, UNUSED, of_other_kind, translate};
 
 /// Sets, by a socket of its own; none in a mode without sets.
 #[derive(Debug, Clone)]
@@ -20,8 +20,6 @@ pub(super) struct SharedSets {
 /// readings beside it share them.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ForeignSets(Arc<Mutex<HashMap<SetId, String>>>);
-
-// === impl SharedSets ===
 
 impl SharedSets {
     pub(super) fn new(ipset: Option<ipset::Client>, foreign: ForeignSets) -> Self {
@@ -40,8 +38,6 @@ impl SetReader for SharedSets {
     }
 }
 
-// === impl ForeignSets ===
-
 impl ForeignSets {
     pub(super) fn lock(&self) -> MutexGuard<'_, HashMap<SetId, String>> {
         self.0.lock()
@@ -56,8 +52,7 @@ pub(super) fn read(
 ) -> Result<Option<ActualSet>, ReadError> {
     let unread = |reason: &dyn std::fmt::Display| ReadError::new(format!("set {set}"), reason);
     let name = translate::set_name(set).map_err(|error| unread(&error))?;
-    let Some(ipset) = ipset else { return Ok(None) };
-    let listed = ipset.list(name);
+    let listed = ipset.ok_or_else(|| unread(&UNUSED))?.list(name);
     let mut foreign = foreign.lock();
     foreign.remove(&set);
     let found = match listed {
