@@ -147,8 +147,6 @@ struct Before {
     configured: Configuration,
 }
 
-// === impl Before ===
-
 impl Before {
     /// A node that has fallen back rolls back to that mode. It would find the preferred one possible.
     fn new(served: Configuration, mode: Mode, program: &Program) -> Self {

@@ -71,9 +71,6 @@ pub enum Answer {
 }
 
 /// Reads a command line, whose first word is the program's name.
-///
-/// # Errors
-/// When there is nothing left to do but print.
 pub fn invocation(words: impl IntoIterator<Item = OsString>) -> Result<Invocation, Answer> {
     let words: Vec<OsString> = words.into_iter().map(with_hyphens).collect();
     // As with many programs: `kube-ipvs help status`, and `kube-ipvs help`.
@@ -96,9 +93,6 @@ pub fn invocation(words: impl IntoIterator<Item = OsString>) -> Result<Invocatio
 }
 
 /// Reads a command line of flags alone.
-///
-/// # Errors
-/// As for [`invocation`].
 pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Arguments, Answer> {
     let matches = command().try_get_matches_from(words.into_iter().map(with_hyphens));
     let matches = matches.map_err(|error| match Answer::from(&error) {
@@ -206,10 +200,7 @@ fn answer_version(arguments: &Arguments) -> Result<(), Answer> {
     }
 }
 
-// === impl Answer ===
-
 impl Answer {
-    /// Returns the text.
     #[must_use]
     pub fn text(&self) -> &str {
         let (Self::Asked(text) | Self::Help(text) | Self::Wrong(text)) = self;

@@ -381,9 +381,6 @@ fn spare_neighbours(settings: &Settings, neighbourhoods: &[IpNet]) -> anyhow::Re
 }
 
 /// Leaves out the routes that would cut neighbours off as the node's addresses are now.
-///
-/// # Errors
-/// When the addresses cannot be read.
 pub(crate) fn without_neighbours(routes: &mut Vec<IpNet>) -> Result<(), ReadError> {
     leave_out_neighbours(routes, &linux::neighbourhoods()?);
     Ok(())

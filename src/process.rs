@@ -53,9 +53,6 @@ pub(crate) enum FindError {
 
 /// Finds the one that runs in this network namespace, as this user or as root: a name is anybody's to take.
 /// Other commands of this program do not count.
-///
-/// # Errors
-/// When there is none, or more than one.
 pub(crate) fn find(proc: &Path) -> Result<Running, FindError> {
     find_named(proc, NAME)
 }
@@ -125,8 +122,6 @@ fn is_trusted(folder: &Path) -> bool {
 fn identity(path: &Path) -> Option<(u64, u64)> {
     fs::metadata(path).ok().map(|found| (found.dev(), found.ino()))
 }
-
-// === impl Running ===
 
 impl Running {
     /// Reads what a process is about; none if it is another command of this program.

@@ -21,9 +21,6 @@ use crate::process;
 
 /// Requires that no kube-ipvs serves in this network namespace: who types the bare name there means one of
 /// its commands.
-///
-/// # Errors
-/// When one does, or several do: in words.
 pub fn require_none_beside() -> anyhow::Result<()> {
     let pid = match process::find(process::PROC.as_ref()) {
         Ok(running) => running.pid.as_raw_nonzero().to_string(),

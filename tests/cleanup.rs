@@ -87,8 +87,6 @@ const KINDS: [&str; 2] = ["nft", "legacy"];
 /// A node's network, as other programs have left it.
 struct Node(Namespace);
 
-// === impl Node ===
-
 impl Node {
     fn bare() -> Self {
         let modules = ["-a", "ip_vs", "ip_vs_rr", "ip_vs_wlc", "dummy", "xt_ipvs"];

@@ -65,8 +65,6 @@ pub struct Host {
     pub ipv6: Option<Ipv6Addr>,
 }
 
-// === impl ClusterSpec ===
-
 impl Default for ClusterSpec {
     /// Two nodes with two pods each, one client, both families.
     fn default() -> Self {
@@ -105,8 +103,6 @@ impl ClusterSpec {
         labels
     }
 }
-
-// === impl Cluster ===
 
 impl Cluster {
     /// Builds it; when this returns, every host can reach every other.
@@ -287,8 +283,6 @@ impl Cluster {
         node.namespace.configure_links(&lines)
     }
 }
-
-// === impl Host ===
 
 impl Host {
     /// The IPv6 address.

@@ -17,8 +17,6 @@ pub struct Daemon {
     name: String,
 }
 
-// === impl Daemon ===
-
 impl Daemon {
     pub(crate) fn new(child: Child, name: String) -> Self {
         Self { child, name }

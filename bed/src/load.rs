@@ -91,8 +91,6 @@ struct Running {
     shared: Arc<Shared>,
 }
 
-// === impl Load ===
-
 impl Load {
     /// Starts all clients. Returns when all of their streams and flows stand.
     ///
@@ -178,8 +176,6 @@ impl Drop for Load {
         self.halt();
     }
 }
-
-// === impl Running ===
 
 impl Running {
     fn is_stopped(&self) -> bool {

@@ -61,8 +61,6 @@ pub struct Endpoint {
     pub hints: Option<&'static str>,
 }
 
-// === impl Service ===
-
 impl Service {
     /// A Service with this cluster address and no ports yet.
     #[must_use]
@@ -222,8 +220,6 @@ impl Service {
         yaml
     }
 }
-
-// === impl Port ===
 
 impl Port {
     fn name(&self) -> String {

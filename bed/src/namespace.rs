@@ -31,8 +31,6 @@ pub struct Namespace {
 /// Namespace to which the thread returns that drops this.
 struct WayBack(File);
 
-// === impl Namespace ===
-
 impl Namespace {
     /// Creates a namespace with its loopback up. The name is made unique: it holds the process
     /// number, a running number and `label`.

@@ -17,8 +17,6 @@ pub enum Protocol {
     Sctp,
 }
 
-// === impl Protocol ===
-
 impl Protocol {
     /// True if a client has to connect before it can send anything.
     pub(crate) fn has_connections(self) -> bool {

@@ -56,8 +56,6 @@ pub struct Manifests {
     folder: PathBuf,
 }
 
-// === impl Manifests ===
-
 impl Manifests {
     /// An empty folder.
     ///
@@ -111,8 +109,6 @@ impl Drop for Manifests {
         let _stays = fs::remove_dir_all(&self.folder);
     }
 }
-
-// === impl Proxy ===
 
 impl Proxy {
     /// Starts it in a node and waits until it has compared the kernel with the manifests once.

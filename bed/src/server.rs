@@ -54,8 +54,6 @@ struct OpenConnection {
     line: Vec<u8>,
 }
 
-// === impl Server ===
-
 impl Server {
     /// Listens on all of a host's addresses, on each given protocol and port, under the host's
     /// name.
@@ -122,8 +120,6 @@ impl Drop for Server {
         }
     }
 }
-
-// === impl EchoLoop ===
 
 impl EchoLoop {
     fn listen(&mut self, protocol: Protocol, address: SocketAddr) -> io::Result<()> {
@@ -220,8 +216,6 @@ fn answer_line(name: &str, peer: SocketAddr, line: &[u8]) -> Vec<u8> {
     answer.push(b'\n');
     answer
 }
-
-// === impl OpenConnection ===
 
 impl OpenConnection {
     /// Answers each line that has arrived. An error means that the connection is over; a peer

@@ -79,15 +79,11 @@ struct State {
     report: StreamReport,
 }
 
-// === impl StreamPlan ===
-
 impl Default for StreamPlan {
     fn default() -> Self {
         Self { interval: Duration::from_millis(20), askers: 1, kept_open: 0 }
     }
 }
-
-// === impl Stream ===
 
 impl Stream {
     /// Opens the connections to keep, then starts asking.
@@ -173,8 +169,6 @@ impl Drop for Stream {
     }
 }
 
-// === impl StreamReport ===
-
 impl StreamReport {
     /// All answers.
     #[must_use]
@@ -210,8 +204,6 @@ impl fmt::Display for StreamReport {
         Ok(())
     }
 }
-
-// === impl Shared ===
 
 impl Shared {
     /// Counts an outcome; says whether it was an answer.

@@ -22,8 +22,6 @@ pub fn ask_many(namespace: &Namespace, question: Question, count: usize) -> Tall
         .unwrap_or_else(|refusal| std::iter::repeat_n(Err(refusal), count).collect())
 }
 
-// === impl Tally ===
-
 impl Tally {
     /// Counts one outcome.
     pub fn add(&mut self, outcome: Result<Answer, Refusal>) {

@@ -29,8 +29,6 @@ pub struct Terminal {
     daemon: Daemon,
 }
 
-// === impl Terminal ===
-
 impl Terminal {
     /// Starts a program in a namespace, on a new terminal.
     ///

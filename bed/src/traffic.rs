@@ -96,8 +96,6 @@ pub fn ask(namespace: &Namespace, question: Question) -> Result<Answer, Refusal>
     inside(namespace, || ask_here(question))
 }
 
-// === impl Question ===
-
 impl Question {
     /// A question with the default timeout, from whatever address the kernel picks and a port of its
     /// own.
@@ -143,8 +141,6 @@ impl fmt::Display for Question {
     }
 }
 
-// === impl Answer ===
-
 impl Answer {
     /// Reads a server's line.
     fn parse(line: &str) -> Result<Self, Refusal> {
@@ -156,8 +152,6 @@ impl Answer {
             .ok_or_else(|| Refusal::Foreign(line.to_owned()))
     }
 }
-
-// === impl Refusal ===
 
 impl From<io::Error> for Refusal {
     fn from(error: io::Error) -> Self {
@@ -173,8 +167,6 @@ impl From<io::Error> for Refusal {
         }
     }
 }
-
-// === impl Connection ===
 
 impl Connection {
     /// Connects from inside `namespace`; nothing is asked yet.

@@ -52,8 +52,6 @@ struct Answer {
     some: Vec<String>,
 }
 
-// === impl Checker ===
-
 impl Checker {
     /// Starts the process, in the calling thread's network namespace.
     pub(crate) fn start(size: Size, kind: Kind) -> Result<Self> {

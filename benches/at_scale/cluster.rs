@@ -56,8 +56,6 @@ pub(crate) enum Change {
     Removed { service: u32 },
 }
 
-// === impl Size ===
-
 impl Size {
     pub(crate) fn cluster_address(self, service: u32) -> Ipv4Addr {
         Ipv4Addr::from_bits(SERVICES + service)
@@ -105,8 +103,6 @@ impl Size {
         slice(name(service), which.map(|index| self.endpoint(service, index).into()))
     }
 }
-
-// === impl Large ===
 
 impl Large {
     const PORTS: u16 = 10;

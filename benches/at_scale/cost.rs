@@ -29,8 +29,6 @@ pub(crate) struct Stopwatch {
     waited: Option<Duration>,
 }
 
-// === impl Stopwatch ===
-
 impl Stopwatch {
     /// Starts to measure all threads but the calling one, which only makes up the events and waits.
     pub(crate) fn start(counts: Counts) -> Result<Self> {
@@ -81,8 +79,6 @@ impl Stopwatch {
         })
     }
 }
-
-// === impl Line ===
 
 impl Line {
     /// With what each of many took alone.

@@ -23,8 +23,6 @@ pub(crate) const ALL: [Damage; 4] = [
     },
 ];
 
-// === impl Damage ===
-
 impl Damage {
     pub(crate) fn inflict(&self) -> Result<()> {
         let program = self.program;

@@ -155,8 +155,6 @@ fn print(name: &str, count: usize, whose: &str, mut delays: Delays) {
     println!("| {name} | {count} | {whose} | {median} | {p99} | {longest} |");
 }
 
-// === impl Arrivals ===
-
 impl Arrivals {
     pub(crate) fn note(&self, write: &KernelWrite<'_>) {
         let now = Instant::now();
@@ -176,8 +174,6 @@ impl Arrivals {
         }
     }
 }
-
-// === impl Arrived ===
 
 impl Arrived {
     /// Returns the time from when it was told until the kernel had it.

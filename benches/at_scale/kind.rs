@@ -41,8 +41,6 @@ pub(crate) enum MeasuredVariant {
     Legacy,
 }
 
-// === impl Kind ===
-
 impl Kind {
     pub(crate) fn mode(self) -> Mode {
         match self.mode {
@@ -79,8 +77,6 @@ impl Kind {
         arguments
     }
 }
-
-// === impl MeasuredVariant ===
 
 impl MeasuredVariant {
     /// Returns the name of its program for IPv4: `iptables-nft`.

@@ -79,8 +79,6 @@ pub(crate) struct Seen {
     pub(crate) refused: u64,
 }
 
-// === impl Meter ===
-
 impl Meter {
     pub(crate) fn seen(&self) -> Seen {
         *self.0.0.lock()
@@ -110,8 +108,6 @@ impl Meter {
         self.0.1.notify_all();
     }
 }
-
-// === impl Metered ===
 
 impl Metered {
     pub(crate) fn new(linux: Linux, meter: Meter) -> Self {

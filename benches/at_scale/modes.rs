@@ -144,8 +144,6 @@ pub(crate) fn bare(extent: Extent, kind: Kind, in_one: bool) -> Result<Vec<Line>
     bare::measure(kind.variant, &saved, changes, in_one)
 }
 
-// === impl Compared ===
-
 const HEAD: &str = "\
 | Services | iptables | What | mode ipvs | mode iptables | programs in it | bare iptables | ratio |
 | --- | --- | --- | --- | --- | --- | --- | --- |";

@@ -51,8 +51,6 @@ pub(crate) struct Node {
     told: Cell<u64>,
 }
 
-// === impl Node ===
-
 impl Node {
     /// Starts the loop in the calling thread's network namespace.
     pub(crate) fn start(size: Size, sync_period: Duration, kind: Kind) -> Result<Self> {

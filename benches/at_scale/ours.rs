@@ -38,8 +38,6 @@ struct Run {
     lines: Vec<Line>,
 }
 
-// === impl Extent ===
-
 impl Extent {
     /// A minute of nothing, and enough changes for a 99th percentile.
     pub(crate) const LONG: Self = Self {
@@ -145,8 +143,6 @@ fn restart_under_change(size: Size, extent: Extent, kind: Kind) -> Result<Line> 
     let wall_ms = crate::cost::milliseconds(written.saturating_duration_since(told));
     Ok(Line { wall_ms, count: 1, ..line })
 }
-
-// === impl Run ===
 
 impl Run {
     fn endpoints(&mut self) -> Result<()> {

@@ -84,8 +84,6 @@ pub(crate) fn measure(size: Size, extent: Extent, routes: bool) -> Result<Vec<Li
     Ok(raw.lines)
 }
 
-// === impl Raw ===
-
 impl Raw {
     fn open(size: Size, routes: bool) -> Result<Self> {
         let mut listing = netlink::Socket::open(netlink::Protocol::Generic)?;

@@ -10,8 +10,6 @@ use anyhow::{Context as _, Result};
 
 use crate::schema::{Line, Measured, Report};
 
-// === impl Report ===
-
 impl Report {
     pub(crate) fn of_this_machine(short: bool) -> Result<Self> {
         let memory = fs::read_to_string("/proc/meminfo").context("read /proc/meminfo")?;
@@ -67,8 +65,6 @@ fn least_us(mut measure: impl FnMut() -> Duration) -> f64 {
     let least = (0..20).map(|_| measure()).min().unwrap_or_default();
     least.as_secs_f64() * 1e6 / f64::from(TIMES)
 }
-
-// === impl Measured ===
 
 impl fmt::Display for Measured {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -76,8 +76,6 @@ pub(crate) struct Line {
     pub(crate) peak_kib: u64,
 }
 
-// === impl Line ===
-
 impl Line {
     /// Returns the time without the wait for programs, or the median where there is one. The
     /// programs are iptables, of which the raw cost has none.

@@ -33,8 +33,6 @@ pub(crate) struct Usage {
     pub(crate) peak_kib: u64,
 }
 
-// === impl Usage ===
-
 impl Usage {
     pub(crate) fn now(whose: Whose) -> Result<Self> {
         let this = fs::read_link("/proc/thread-self").context("which thread this is")?;
@@ -98,8 +96,6 @@ struct Statistics {
     /// Processor time of the processes that it waited for.
     children: f64,
 }
-
-// === impl Statistics ===
 
 impl Statistics {
     fn read(path: &str) -> Result<Self> {

@@ -14,8 +14,6 @@ pub(crate) struct Size {
     pub(crate) endpoints: u32,
 }
 
-// === impl Size ===
-
 impl Size {
     /// Parses a size that is written as `10000x10`; 10 endpoints if it does not say how many.
     pub(crate) fn parse(text: &str) -> Option<Self> {

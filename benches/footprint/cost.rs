@@ -14,13 +14,9 @@ pub(crate) struct Cost {
     pub(crate) endpoint: f64,
 }
 
-// === impl Size ===
-
 impl Size {
     pub(crate) const EMPTY: Self = Self { services: 0, endpoints: 0 };
 }
-
-// === impl Cost ===
 
 impl Cost {
     /// By least squares over what the empty cluster does not cost, which gives the exact answer

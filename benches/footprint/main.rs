@@ -118,8 +118,6 @@ fn kibibytes(status: &str, field: &str) -> Result<u64> {
     Ok(number.with_context(|| format!("/proc/PID/status has no {field}"))?.parse()?)
 }
 
-// === impl Footprint ===
-
 impl Footprint {
     fn print(&self) {
         let mebibytes = |kibibytes: u64| kibibytes as f64 / 1_024.0;

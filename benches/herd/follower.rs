@@ -33,8 +33,6 @@ pub(crate) struct Follower {
     pub(crate) metrics: ClientMetrics,
 }
 
-// === impl Follower ===
-
 impl Follower {
     /// Follows the server of these clients, as a node of this name.
     pub(crate) fn start(clients: &Clients, name: &str, plans: bool, heard: Arc<Heard>) -> Self {

@@ -109,8 +109,6 @@ async fn measure() -> Result<()> {
     herd.end().await
 }
 
-// === impl Herd ===
-
 impl Herd {
     fn new(managed_fields: bool) -> Result<Self> {
         let options = Options { anonymous: true, managed_fields, ..Options::default() };
@@ -281,8 +279,6 @@ impl Herd {
         Ok(())
     }
 }
-
-// === impl Spent ===
 
 impl Spent {
     /// Prints what each follower needed for each of so many events. Returns the bytes.

@@ -23,8 +23,6 @@ pub(crate) struct Row {
 #[derive(Debug, Default)]
 pub(crate) struct Figures(Vec<Row>);
 
-// === impl Row ===
-
 impl Row {
     fn least(&self) -> u64 {
         self.repetitions.iter().copied().min().unwrap_or_default()
@@ -34,8 +32,6 @@ impl Row {
         self.repetitions.iter().copied().max().unwrap_or_default() - self.least()
     }
 }
-
-// === impl Figures ===
 
 impl Figures {
     pub(crate) fn extend(&mut self, rows: Vec<Row>) {

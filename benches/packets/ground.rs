@@ -88,8 +88,6 @@ pub(crate) struct Trial<'a> {
     pub(crate) is_masqueraded: bool,
 }
 
-// === impl Family ===
-
 impl Family {
     /// The text for this family.
     pub(crate) fn choose<T>(self, ipv4: T, ipv6: T) -> T {
@@ -112,8 +110,6 @@ impl fmt::Display for Family {
         f.write_str(self.choose("IPv4", "IPv6"))
     }
 }
-
-// === impl Way ===
 
 impl Way {
     pub(crate) const ALL: [Self; 7] = [
@@ -153,8 +149,6 @@ pub(crate) struct Trip {
     by_service: bool,
 }
 
-// === impl Trip ===
-
 impl From<Way> for Trip {
     fn from(way: Way) -> Self {
         Self { way, by_service: !matches!(way, Way::Forwarded | Way::OfNode) }
@@ -167,8 +161,6 @@ impl fmt::Display for Trip {
         write!(f, "{}{how}", self.way)
     }
 }
-
-// === impl Measured ===
 
 impl Measured {
     pub(crate) const ALL: [Self; 4] = [Self::Near, Self::Far, Self::Local, Self::LocalElsewhere];
@@ -229,8 +221,6 @@ impl Measured {
         Ok(service)
     }
 }
-
-// === impl Ground ===
 
 impl Ground {
     /// Builds the hosts, without anything of Services.
@@ -301,8 +291,6 @@ impl Ground {
         self.cluster.client(1)?.namespace.configure_links(&[line])
     }
 }
-
-// === impl Endpoint ===
 
 impl Endpoint {
     fn open(host: &Host, family: Family) -> Result<Self> {

@@ -41,8 +41,6 @@ pub(crate) enum Installed {
     Ours,
 }
 
-// === impl Installed ===
-
 impl Installed {
     pub(crate) const ALL: [Self; 7] = [
         Self::Nothing,

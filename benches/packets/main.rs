@@ -117,8 +117,6 @@ fn of_one(
     Ok(rows)
 }
 
-// === impl Arguments ===
-
 impl Arguments {
     /// Takes everything where nothing was chosen.
     fn complete(&mut self) {

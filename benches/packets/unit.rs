@@ -45,14 +45,10 @@ pub(crate) struct Extent {
     each: usize,
 }
 
-// === impl Extent ===
-
 impl Extent {
     pub(crate) const WHOLE: Self = Self { repetitions: 8, each: 33 };
     pub(crate) const SHORT: Self = Self { repetitions: 3, each: 9 };
 }
-
-// === impl Unit ===
 
 impl Unit {
     pub(crate) const ALL: [Self; 4] =

@@ -55,8 +55,6 @@ pub(crate) enum Command {
     Swap(Name, Name),
 }
 
-// === impl Batch ===
-
 impl Batch {
     /// An empty batch that wants the outcome: to add an entry that is there (which updates what is
     /// attached to it), to delete one that is not, to create a set that exists with the same
@@ -199,8 +197,6 @@ impl Batch {
     }
 }
 
-// === impl Command ===
-
 impl Command {
     /// The sets it is about; `None` if it is about all of them.
     pub(crate) fn sets(&self) -> Option<[Name; 2]> {
@@ -221,8 +217,6 @@ impl Command {
         }
     }
 }
-
-// === impl Action ===
 
 impl Action {
     pub(crate) fn attempt(self, set: Name, entry: Entry) -> Attempt {

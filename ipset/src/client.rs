@@ -27,8 +27,6 @@ pub struct Client {
     wire: netlink::Batch,
 }
 
-// === impl Client ===
-
 impl Client {
     /// Connects to the calling thread's network namespace, and agrees on a protocol version.
     ///

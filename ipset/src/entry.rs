@@ -102,8 +102,6 @@ pub struct Mark {
     pub mask: u32,
 }
 
-// === impl Entry ===
-
 impl Entry {
     /// Reads the text form as an entry of a set of this type. It differs from [`str::parse`] in
     /// one case: a third part without a prefix length is a network of one address if the set is
@@ -193,8 +191,6 @@ impl FromStr for Entry {
     }
 }
 
-// === impl Protocol ===
-
 impl Protocol {
     /// Internet Control Message Protocol.
     pub const ICMP: Self = Self(1);
@@ -280,8 +276,6 @@ impl FromStr for WithPort {
     }
 }
 
-// === impl Network ===
-
 impl Network {
     /// The network of this prefix length that `address` is in; `None` if the length is larger than
     /// the address has bits.
@@ -338,8 +332,6 @@ impl FromStr for Network {
         parts.ok_or_else(|| ParseError::new("network", text, "`address/prefix length` is"))
     }
 }
-
-// === impl EntryOptions ===
 
 impl EntryOptions {
     with! {

@@ -65,8 +65,6 @@ enum Cause {
     NoAnswer,
 }
 
-// === impl Error ===
-
 impl Error {
     pub(crate) fn new(attempt: Attempt, error: netlink::Error) -> Self {
         let cause = match error.refusal() {
@@ -244,8 +242,6 @@ impl std::error::Error for Error {
     }
 }
 
-// === impl Attempt ===
-
 impl Attempt {
     /// True if a type's own error numbers are those of the bitmap types.
     fn is_bitmap(&self) -> bool {
@@ -366,8 +362,6 @@ impl fmt::Display for Attempt {
         }
     }
 }
-
-// === impl ParseError ===
 
 impl ParseError {
     pub(crate) fn new(what: &'static str, text: impl Into<String>, problem: &str) -> Self {

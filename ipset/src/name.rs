@@ -16,8 +16,6 @@ pub const MAX_NAME_LENGTH: usize = 31;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name([u8; MAX_NAME_LENGTH]);
 
-// === impl Name ===
-
 impl Name {
     /// A name of these bytes.
     ///

@@ -147,8 +147,6 @@ pub struct ListedEntry {
     pub options: Option<Box<EntryOptions>>,
 }
 
-// === impl SetType ===
-
 impl SetType {
     /// Every type that has entries of its own here.
     pub const ALL: &[Self] = &[
@@ -220,8 +218,6 @@ impl fmt::Display for SetType {
     }
 }
 
-// === impl Family ===
-
 impl Family {
     pub(crate) fn number(self) -> u8 {
         match self {
@@ -249,8 +245,6 @@ impl fmt::Display for Family {
         })
     }
 }
-
-// === impl SetSpec ===
 
 impl SetSpec {
     /// A set of this type with the kernel's choice for everything else.
@@ -299,8 +293,6 @@ impl fmt::Display for SetSpec {
     }
 }
 
-// === impl Header ===
-
 impl Header {
     /// Specification to create such a set again.
     #[must_use]
@@ -309,8 +301,6 @@ impl Header {
         SetSpec { set_type, family, options: self.options.clone() }
     }
 }
-
-// === impl SetOptions ===
 
 impl SetOptions {
     with! {

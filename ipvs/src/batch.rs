@@ -17,8 +17,6 @@ pub struct Batch {
     requests: netlink::Batch,
 }
 
-// === impl Batch ===
-
 impl Batch {
     /// An empty batch.
     #[must_use]

@@ -41,8 +41,6 @@ pub struct Listing {
     pub real_servers: Vec<RealServerStatus>,
 }
 
-// === impl Client ===
-
 impl Client {
     /// A client for the calling thread's network namespace.
     ///

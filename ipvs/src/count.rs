@@ -35,8 +35,6 @@ pub struct Count {
     pub users: Option<u32>,
 }
 
-// === impl Count ===
-
 impl Count {
     /// These numbers.
     #[must_use]
@@ -44,8 +42,6 @@ impl Count {
         Self { ipv4, users }
     }
 }
-
-// === impl Counter ===
 
 impl Counter {
     /// For the calling thread's network namespace.

@@ -48,8 +48,6 @@ enum Kind {
     Failed { command: Option<u8>, what: String, advice: Option<String>, source: netlink::Error },
 }
 
-// === impl Error ===
-
 impl Error {
     /// Makes the error of opening a client.
     pub(crate) fn open(source: netlink::Error) -> Self {

@@ -40,8 +40,6 @@ pub enum VirtualServerId {
     },
 }
 
-// === impl Protocol ===
-
 impl Protocol {
     /// Transmission Control Protocol.
     pub const TCP: Self = Self(uapi::IPPROTO_TCP);
@@ -61,8 +59,6 @@ impl fmt::Display for Protocol {
         }
     }
 }
-
-// === impl AddressFamily ===
 
 impl AddressFamily {
     /// The family of an address.
@@ -104,8 +100,6 @@ impl fmt::Display for AddressFamily {
         })
     }
 }
-
-// === impl VirtualServerId ===
 
 impl VirtualServerId {
     /// The TCP virtual server at an address and port.

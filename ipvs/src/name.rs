@@ -35,8 +35,6 @@ struct Name {
     length: u8,
 }
 
-// === impl Scheduler ===
-
 impl Scheduler {
     /// `rr`: one after the other.
     pub const ROUND_ROBIN: Self = Self(Name::literal("rr"));
@@ -113,8 +111,6 @@ name_type!(Scheduler, "scheduler");
 name_type!(PersistenceEngine, "persistence engine");
 name_type!(InterfaceName, "network interface");
 
-// === impl ParseError ===
-
 impl fmt::Display for ParseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { kind, name } = self;
@@ -123,8 +119,6 @@ impl fmt::Display for ParseError {
 }
 
 impl std::error::Error for ParseError {}
-
-// === impl Name ===
 
 impl Name {
     fn new(name: &str) -> Option<Self> {

@@ -95,8 +95,6 @@ pub struct RealServerStatus {
     pub statistics: Statistics,
 }
 
-// === impl RealServer ===
-
 impl RealServer {
     /// A real server that packets are masqueraded to, with weight 1 and no thresholds.
     #[must_use]
@@ -125,8 +123,6 @@ impl RealServer {
     }
 }
 
-// === impl RealServerStatus ===
-
 impl RealServerStatus {
     /// A real server that has had no connections yet.
     #[must_use]
@@ -141,8 +137,6 @@ impl RealServerStatus {
     }
 }
 
-// === impl TunnelOptions ===
-
 impl TunnelOptions {
     /// A tunnel without port and flags.
     #[must_use]
@@ -155,8 +149,6 @@ impl TunnelOptions {
         with_flags(TunnelFlags) sets flags;
     }
 }
-
-// === impl ForwardingMethod ===
 
 impl ForwardingMethod {
     /// The kernel's number.
@@ -198,8 +190,6 @@ impl fmt::Display for ForwardingMethod {
         }
     }
 }
-
-// === impl TunnelType ===
 
 impl TunnelType {
     /// The kernel's number.

@@ -63,8 +63,6 @@ pub enum SyncRole {
     Backup,
 }
 
-// === impl Version ===
-
 impl Version {
     /// Major, minor, patch.
     #[must_use]
@@ -81,8 +79,6 @@ impl fmt::Display for Version {
     }
 }
 
-// === impl Timeouts ===
-
 impl Timeouts {
     with! {
         with_tcp(u32) sets tcp;
@@ -90,8 +86,6 @@ impl Timeouts {
         with_udp(u32) sets udp;
     }
 }
-
-// === impl SyncDaemon ===
 
 impl SyncDaemon {
     /// A daemon with the kernel's choice of group, port and lengths, and sync ID 0.
@@ -114,8 +108,6 @@ impl SyncDaemon {
         self
     }
 }
-
-// === impl SyncRole ===
 
 impl SyncRole {
     pub(crate) fn number(self) -> u32 {

@@ -50,8 +50,6 @@ pub struct VirtualServerStatus {
     pub statistics: Statistics,
 }
 
-// === impl VirtualServer ===
-
 impl VirtualServer {
     /// A virtual server without flags; every client address counts as a client of its own.
     #[must_use]
@@ -101,8 +99,6 @@ impl VirtualServer {
     }
 }
 
-// === impl VirtualServerStatus ===
-
 impl VirtualServerStatus {
     /// A virtual server in the kernel's table that has had no connections yet.
     #[must_use]
@@ -110,8 +106,6 @@ impl VirtualServerStatus {
         Self { server, hashed: true, statistics: Statistics::default() }
     }
 }
-
-// === impl Netmask ===
 
 impl Netmask {
     /// As `IPVS_SVC_ATTR_NETMASK` has it: IPv4 a mask in network byte order, IPv6 the prefix

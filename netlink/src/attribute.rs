@@ -71,8 +71,6 @@ fn cut(bytes: &[u8]) -> Result<(Attribute<'_>, &[u8]), DecodeError> {
     Ok((Attribute { kind: kind & NLA_TYPE_MASK, network_byte_order, value }, after))
 }
 
-// === impl DecodeError ===
-
 impl DecodeError {
     /// `what` names the thing that was being read, `problem` says what is wrong with it.
     #[must_use]
@@ -88,8 +86,6 @@ impl fmt::Display for DecodeError {
 }
 
 impl std::error::Error for DecodeError {}
-
-// === impl AttributeWriter ===
 
 impl<'a> AttributeWriter<'a> {
     pub(crate) fn new(buffer: &'a mut Vec<u8>, too_long: &'a mut bool) -> Self {
@@ -197,8 +193,6 @@ impl<'a> AttributeWriter<'a> {
 pub(crate) fn pad(buffer: &mut Vec<u8>) {
     buffer.resize(buffer.len().next_multiple_of(HEADER_LENGTH), 0);
 }
-
-// === impl Attribute ===
 
 impl<'a> Attribute<'a> {
     /// One byte.

@@ -44,8 +44,6 @@ struct Request {
     too_long: bool,
 }
 
-// === impl Batch ===
-
 impl Batch {
     /// An empty batch.
     #[must_use]
@@ -155,16 +153,12 @@ impl Batch {
     }
 }
 
-// === impl Part ===
-
 impl Part {
     /// `count` requests from `first` on, as they are.
     pub(crate) fn new(first: usize, count: usize) -> Self {
         Self { first, count, last_flags: 0, message_type: None }
     }
 }
-
-// === impl Request ===
 
 impl Request {
     /// `struct nlmsghdr`; the sender's port is the kernel's to fill in.
@@ -178,8 +172,6 @@ impl Request {
         header
     }
 }
-
-// === impl MessageWriter ===
 
 impl MessageWriter<'_> {
     /// The message so far, for a subsystem's fixed header. Appending is all that makes sense.

@@ -60,8 +60,6 @@ const fn size_of_part(buffer: usize) -> usize {
     if part > 0 { part } else { 1 }
 }
 
-// === impl Received ===
-
 impl Received {
     /// The parts of the buffer that was received into, each with its datagram's own length: a longer one
     /// was cut.

@@ -50,8 +50,6 @@ enum Kind {
     TooLong,
 }
 
-// === impl Error ===
-
 impl Error {
     pub(crate) fn system(call: &'static str, source: impl Into<io::Error>) -> Self {
         Self(Box::new(Kind::System { call, source: source.into() }))
@@ -175,8 +173,6 @@ impl From<Refusal> for Error {
         Self(Box::new(Kind::Refused(refusal)))
     }
 }
-
-// === impl Refusal ===
 
 impl Refusal {
     /// A refusal that the kernel does not explain.

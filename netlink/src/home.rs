@@ -9,8 +9,6 @@ pub(crate) struct Home {
     namespace: Option<(u64, u64)>,
 }
 
-// === impl Home ===
-
 impl Home {
     /// The calling thread's.
     pub(crate) fn here() -> Self {

@@ -15,8 +15,6 @@ use crate::error::Error;
 #[derive(Debug)]
 pub struct Namespace(File);
 
-// === impl Namespace ===
-
 impl Namespace {
     /// The one the calling thread is in.
     ///

@@ -23,8 +23,6 @@ pub struct OptionSocket {
     level: libc::c_int,
 }
 
-// === impl OptionSocket ===
-
 impl OptionSocket {
     /// For the options of IPv4, in the calling thread's network namespace.
     ///

@@ -95,8 +95,6 @@ pub struct Socket {
     traffic: Traffic,
 }
 
-// === impl Protocol ===
-
 impl Protocol {
     fn number(self) -> isize {
         match self {
@@ -107,8 +105,6 @@ impl Protocol {
     }
 }
 
-// === impl Notification ===
-
 impl<'a> Notification<'a> {
     /// A message of this type.
     #[must_use]
@@ -116,8 +112,6 @@ impl<'a> Notification<'a> {
         Self { message_type, body }
     }
 }
-
-// === impl Traffic ===
 
 impl std::iter::Sum for Traffic {
     fn sum<I: Iterator<Item = Self>>(each: I) -> Self {
@@ -128,8 +122,6 @@ impl std::iter::Sum for Traffic {
         })
     }
 }
-
-// === impl Socket ===
 
 impl Socket {
     /// A socket in the calling thread's network namespace.

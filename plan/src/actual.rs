@@ -47,8 +47,6 @@ pub struct Addresses {
     pub local: HashSet<IpAddr>,
 }
 
-// === impl Actual ===
-
 impl Actual {
     /// Returns the addresses that sets say clients can ask, unlike those of short circuits.
     #[must_use]
@@ -69,7 +67,6 @@ impl Actual {
 /// A set as the kernel has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ActualSet {
-    /// Its entries.
     pub entries: HashSet<Entry>,
     /// Number of further entries, of a kind that we never write. They take capacity all the same.
     pub n_unknown: usize,
@@ -83,7 +80,6 @@ pub struct ActualVirtualServer {
     /// Parameters of balancing, if they can be said in our words; none: it balances in a way that
     /// we never ask for (one-packet scheduling, a persistence engine, a persistence netmask, …).
     pub server: Option<VirtualServer>,
-    /// Its real servers.
     pub real_servers: HashMap<SocketAddr, ActualRealServer>,
 }
 
@@ -99,7 +95,6 @@ pub struct ListedVirtualServer {
 /// A real server as the kernel has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ActualRealServer {
-    /// Its weight.
     pub weight: u32,
     /// True if everything else is as we ask for it: masquerade mode, no thresholds.
     pub plain: bool,
@@ -108,8 +103,6 @@ pub struct ActualRealServer {
     /// Connections that it still has, active and inactive ones.
     pub connections: u64,
 }
-
-// === impl ActualSet ===
 
 impl ActualSet {
     /// Returns the number of its entries, unknown ones included.

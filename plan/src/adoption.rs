@@ -41,8 +41,6 @@ pub struct Adopted {
     pub found: Vec<ListedVirtualServer>,
 }
 
-// === impl Unadopted ===
-
 impl Unadopted {
     /// Returns the addresses that sets say clients can ask, unlike those of short circuits.
     #[must_use]

@@ -17,8 +17,6 @@ pub struct SetSize {
     pub expected: usize,
 }
 
-// === impl Capacity ===
-
 impl Capacity {
     /// Capacity that a set is made with if that is enough: kube-proxy's number. Its
     /// `ipset create -exist` fails on a set that was made for another one. The ports of a
@@ -67,8 +65,6 @@ impl fmt::Display for Capacity {
         self.0.fmt(f)
     }
 }
-
-// === impl SetSize ===
 
 impl SetSize {
     /// The size of a new set that is about to hold this number of entries.

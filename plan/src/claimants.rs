@@ -71,8 +71,6 @@ pub(crate) enum Withdrawn {
     Owned { next: Option<ServiceName> },
 }
 
-// === impl Claimants ===
-
 impl Claimants {
     /// The Service that a frontend belongs to.
     pub(crate) fn owner(&self, frontend: &Frontend) -> Option<&ServiceName> {
@@ -172,8 +170,6 @@ impl Claimants {
         }
     }
 }
-
-// === impl Contenders ===
 
 impl Contenders {
     /// The Services, in the order of their names.

@@ -52,8 +52,6 @@ pub enum Reading {
     VirtualServer(Frontend, Option<ActualVirtualServer>),
 }
 
-// === impl Part ===
-
 impl Part {
     /// Returns the parts of a mode, in the order in which what differs is best understood: the virtual servers
     /// are to follow, which only the plan knows, some at a time.
@@ -91,8 +89,6 @@ impl Part {
         }
     }
 }
-
-// === impl Planner ===
 
 impl Planner {
     /// Returns the operations that turn what was read into the desired state, by phases.

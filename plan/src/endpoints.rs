@@ -33,8 +33,6 @@ pub struct EndpointsByPort<'a> {
 /// A port, and the endpoints of one slice that listen on it.
 type Listening<'a> = (u16, &'a [Endpoint]);
 
-// === impl EndpointsByPort ===
-
 impl<'a> EndpointsByPort<'a> {
     /// Those of these slices.
     #[must_use]
@@ -84,8 +82,6 @@ impl<'a> EndpointsByPort<'a> {
         matching.map(|(_, endpoints)| endpoints.len()).sum()
     }
 }
-
-// === impl Candidate ===
 
 impl Candidate<'_> {
     /// Its address and port.

@@ -50,7 +50,6 @@ pub struct Exposure<'a> {
 /// A Service in one family.
 #[derive(Debug, Clone)]
 pub struct FamilyExposure<'a> {
-    /// The family.
     pub family: Family,
     /// The Service's addresses.
     pub addresses: Addresses,
@@ -63,7 +62,6 @@ pub struct FamilyExposure<'a> {
 pub struct PortExposure<'a> {
     /// Its index among the Service's ports.
     pub index: usize,
-    /// The port.
     pub port: &'a ServicePort,
     /// The endpoints that this node uses.
     pub choice: EndpointChoice,
@@ -84,8 +82,6 @@ pub enum Verdict<'a> {
     /// them.
     NoLocalEndpoints,
 }
-
-// === impl Exposure ===
 
 impl<'a> Exposure<'a> {
     /// Returns the demands of a Service on the node. `slices` are those of this Service.
@@ -233,8 +229,6 @@ pub(crate) fn selection<'a>(
     }
 }
 
-// === impl PortExposure ===
-
 impl PortExposure<'_> {
     /// The fate of clients of the cluster address.
     #[must_use]
@@ -248,8 +242,6 @@ impl PortExposure<'_> {
         self.choice.verdict(service.is_external_policy_local())
     }
 }
-
-// === impl EndpointChoice ===
 
 impl EndpointChoice {
     /// The fate of clients that may use endpoints anywhere, or that must stay on this node.

@@ -68,8 +68,6 @@ pub struct SynCopies {
 /// comments, as in kube-proxy (`largeClusterEndpointsThreshold` in pkg/proxy/iptables/proxier.go).
 pub const MANY_ENDPOINTS: usize = 1_000;
 
-// === impl NodeFacts ===
-
 impl NodeFacts {
     /// A node with this object, whose interfaces have these addresses.
     pub fn new(node: Node, local: impl IntoIterator<Item = IpAddr>, settings: &Settings) -> Self {

@@ -16,7 +16,6 @@ use crate::model::{Family, Protocol};
 /// Flow of a client as connection tracking remembers it, as far as it matters here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Flow {
-    /// The protocol.
     pub protocol: Protocol,
     /// Address and port that the client sends to.
     pub destination: SocketAddr,
@@ -29,8 +28,6 @@ pub struct Flow {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FlowTargets(HashMap<Frontend, Option<Box<[SocketAddr]>>>);
 
-// === impl Flow ===
-
 impl Flow {
     /// Returns the frontend that the client takes for the server.
     #[must_use]
@@ -42,8 +39,6 @@ impl Flow {
         }
     }
 }
-
-// === impl FlowTargets ===
 
 impl FlowTargets {
     /// Adds a frontend: one that a Service owns, with all sockets that its flows may lead to, or

@@ -35,8 +35,6 @@ struct Planned {
     added: usize,
 }
 
-// === impl SetSizes ===
-
 impl SetSizes {
     /// The sizes of these sets.
     #[must_use]
@@ -124,8 +122,6 @@ impl SetSizes {
         self.0.get(&set).copied().unwrap_or_default()
     }
 }
-
-// === impl KnownSize ===
 
 impl KnownSize {
     fn of(found: &ActualSet) -> Self {

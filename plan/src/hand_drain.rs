@@ -70,8 +70,6 @@ pub struct HandDrainEffect {
     pub left_without: Vec<(Protocol, NonZeroU16)>,
 }
 
-// === impl HandDrain ===
-
 impl HandDrain {
     /// True if it keeps clients of a Service away from an endpoint.
     #[must_use]
@@ -118,8 +116,6 @@ impl fmt::Display for HandDrain {
         }
     }
 }
-
-// === impl HandDrains ===
 
 impl HandDrains {
     /// Number of drains.
@@ -210,16 +206,12 @@ impl HandDrains {
     }
 }
 
-// === impl Undrained ===
-
 impl Undrained<'_, '_> {
     /// True if nothing is left out of these endpoints.
     pub(crate) fn are_all(&self, candidates: &[Candidate<'_>]) -> bool {
         self.cluster.len() == candidates.len() && self.local.len() == candidates.len()
     }
 }
-
-// === impl DrainedChoice ===
 
 impl DrainedChoice {
     /// Returns those of a choice among all endpoints that are not among the usable ones.

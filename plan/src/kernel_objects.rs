@@ -15,18 +15,14 @@ pub const LINK: &str = "kube-ipvs0";
 #[derive(Debug, Clone, Copy)]
 #[cfg_attr(not(test), derive(PartialEq, Eq, Hash, PartialOrd, Ord))]
 pub struct Frontend {
-    /// The address.
     pub address: IpAddr,
-    /// The protocol.
     pub protocol: Protocol,
-    /// The port.
     pub port: u16,
 }
 
 /// Parameters of balancing of a virtual server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VirtualServer {
-    /// The scheduler.
     pub scheduler: SchedulerName,
     /// Number of seconds that a client address is remembered for; none: not at all.
     pub persistence: Option<u32>,
@@ -37,7 +33,6 @@ pub struct VirtualServer {
 /// A real server of a virtual server, in masquerade mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RealServer {
-    /// Its address.
     pub address: IpAddr,
     /// The port it listens on.
     pub port: u16,
@@ -66,10 +61,7 @@ pub enum Entry {
     Port(u16),
 }
 
-// === impl Frontend ===
-
 impl Frontend {
-    /// Its family.
     #[must_use]
     pub fn family(&self) -> Family {
         Family::of(self.address)
@@ -81,8 +73,6 @@ impl fmt::Display for Frontend {
         write!(f, "{} {}", self.protocol, SocketAddr::new(self.address, self.port))
     }
 }
-
-// === impl VirtualServer ===
 
 impl fmt::Display for VirtualServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -96,8 +86,6 @@ impl fmt::Display for VirtualServer {
         }
     }
 }
-
-// === impl RealServer ===
 
 impl RealServer {
     /// Returns the address and port that name it within its virtual server.
@@ -113,8 +101,6 @@ impl fmt::Display for RealServer {
     }
 }
 
-// === impl Deadline ===
-
 impl Deadline {
     /// The latest that can be said: 34 years after the kernel started.
     pub const LAST: Self = Self((1 << 30) - 1);
@@ -125,14 +111,11 @@ impl Deadline {
         u32::try_from(second).map_or(Self::LAST, |second| Self(second).min(Self::LAST))
     }
 
-    /// The second.
     #[must_use]
     pub const fn second(self) -> u32 {
         self.0
     }
 }
-
-// === impl Entry ===
 
 impl Entry {
     /// The address that says whose entry it is, if the set's type has one.

@@ -46,8 +46,6 @@ pub struct LocalGaps {
     counts: HashMap<(Side, Family), usize>,
 }
 
-// === impl HealthCheck ===
-
 impl HealthCheck {
     /// The addresses of a family; none if it does not answer there.
     #[must_use]
@@ -58,8 +56,6 @@ impl HealthCheck {
         }
     }
 }
-
-// === impl LocalGap ===
 
 impl LocalGap {
     /// Notes the gap of a port.
@@ -89,8 +85,6 @@ impl LocalGap {
         })
     }
 }
-
-// === impl LocalGaps ===
 
 impl LocalGaps {
     /// Notes what a Service has now.

@@ -88,8 +88,6 @@ pub enum MemoryRefusal {
     NoRule,
 }
 
-// === impl MemoryKernel ===
-
 impl MemoryKernel {
     /// A kernel in this state.
     #[must_use]
@@ -149,9 +147,6 @@ impl MemoryKernel {
     }
 
     /// Carries out an operation.
-    ///
-    /// # Errors
-    /// When the kernel would refuse; then nothing has changed.
     pub fn apply(&mut self, op: &Op) -> Result<(), MemoryRefusal> {
         match op {
             Op::CreateLink => refuse_if(self.state.link, MemoryRefusal::LinkExists)
@@ -328,8 +323,6 @@ impl MemoryKernel {
         refuse_if(!self.state.addresses.remove(&address), MemoryRefusal::NoAddress)
     }
 }
-
-// === impl MemoryRefusal ===
 
 impl MemoryRefusal {
     /// The number by which the kernel says so. Most are of include/uapi/asm-generic/errno-base.h

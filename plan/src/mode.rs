@@ -14,8 +14,6 @@ pub enum Mode {
     Userspace,
 }
 
-// === impl Mode ===
-
 impl Mode {
     /// All modes.
     pub const ALL: [Self; 3] = [Self::Ipvs, Self::Iptables, Self::Userspace];

@@ -98,7 +98,6 @@ pub struct Service {
 /// Settings of one Service that override the operator's. Absent: the operator's.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Overrides {
-    /// Its scheduler.
     pub scheduler: Option<SchedulerName>,
     /// The scheduler's flags, `IP_VS_SVC_F_SCHED1` to `3` (0x08, 0x10, 0x20).
     pub scheduler_flags: Option<u32>,
@@ -145,7 +144,6 @@ pub enum TrafficPolicy {
 pub struct ServicePort {
     /// Its name, empty if it has none. EndpointSlice ports are matched by it.
     pub name: Arc<str>,
-    /// Its protocol.
     pub protocol: Protocol,
     /// The port that clients connect to.
     pub port: NonZeroU16,
@@ -164,7 +162,6 @@ pub struct EndpointSlice {
     pub family: Family,
     /// The ports that every endpoint of the slice has.
     pub ports: Vec<SlicePort>,
-    /// The endpoints.
     pub endpoints: Vec<Endpoint>,
 }
 
@@ -173,7 +170,6 @@ pub struct EndpointSlice {
 pub struct SlicePort {
     /// Its name, empty if it has none.
     pub name: Arc<str>,
-    /// Its protocol.
     pub protocol: Protocol,
     /// The port that the pods listen on.
     pub port: NonZeroU16,
@@ -234,8 +230,6 @@ pub struct OtherNode {
     pub pod_cidrs: Vec<IpNet>,
 }
 
-// === impl OtherNode ===
-
 impl OtherNode {
     /// One of which only the addresses are known.
     #[must_use]
@@ -249,8 +243,6 @@ impl OtherNode {
         self.addresses.is_empty() && self.pod_cidrs.is_empty()
     }
 }
-
-// === impl Family ===
 
 impl Family {
     /// Both.
@@ -278,8 +270,6 @@ impl fmt::Display for Family {
     }
 }
 
-// === impl Protocol ===
-
 impl Protocol {
     /// Returns its name in lower case, as iptables and the names of chains have it.
     #[must_use]
@@ -301,8 +291,6 @@ impl fmt::Display for Protocol {
         })
     }
 }
-
-// === impl ObjectName ===
 
 impl ObjectName {
     /// A name from its two parts.
@@ -343,8 +331,6 @@ impl fmt::Display for ObjectName {
         write!(f, "{}/{}", self.namespace, self.name)
     }
 }
-
-// === impl Service ===
 
 impl Service {
     /// A Service of type ClusterIP without addresses and ports, otherwise as the API's defaults
@@ -394,8 +380,6 @@ impl Service {
         port.filter(|_| is_asked)
     }
 }
-
-// === impl Conditions ===
 
 impl Default for Conditions {
     fn default() -> Self {

@@ -62,7 +62,6 @@ pub enum Op {
 pub enum Subject {
     /// The dummy interface.
     Link,
-    /// A set.
     Set(SetId),
     /// A family's constant rules.
     RuleSet(Family),
@@ -100,8 +99,6 @@ pub enum PartKind {
 /// Place of an operation in the order: the smaller first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Phase(u8);
-
-// === impl Op ===
 
 impl Op {
     /// Make the addresses of a network local by a route.
@@ -211,10 +208,7 @@ impl Op {
     }
 }
 
-// === impl Subject ===
-
 impl Subject {
-    /// Returns its kind.
     #[must_use]
     pub const fn kind(&self) -> PartKind {
         match self {
@@ -242,8 +236,6 @@ impl Subject {
         }
     }
 }
-
-// === impl Phase ===
 
 impl Phase {
     /// The last one before anything is taken away that clients may be led to.

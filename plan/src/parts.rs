@@ -164,8 +164,6 @@ fn n_different<T: Ord>(mut one: &[T], mut other: &[T]) -> usize {
     n_different + one.len() + other.len()
 }
 
-// === impl Step ===
-
 impl Step {
     fn is_up_to(&self, class: ClaimClass) -> bool {
         match self {

@@ -134,15 +134,11 @@ pub struct RoundLimit {
     pub operations_per_service: usize,
 }
 
-// === impl RoundLimit ===
-
 impl RoundLimit {
     /// Everything in one go.
     pub const NONE: Self =
         Self { services: usize::MAX, operations: usize::MAX, operations_per_service: usize::MAX };
 }
-
-// === impl Planner ===
 
 impl Planner {
     /// A planner that knows of nothing yet.

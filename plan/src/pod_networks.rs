@@ -12,8 +12,6 @@ use crate::settings::overlap;
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct PodNetworks(BTreeMap<IpNet, usize>);
 
-// === impl PodNetworks ===
-
 impl PodNetworks {
     /// Notes that a node has one. Returns true if it is new.
     pub(crate) fn add(&mut self, network: IpNet) -> bool {

@@ -40,8 +40,6 @@ pub struct Previewed {
     pub after: Planner,
 }
 
-// === impl Preview ===
-
 impl Preview {
     /// A preview of these events, which are about Services and slices, on a node like that of `base`,
     /// an excerpt without Services.
@@ -87,8 +85,6 @@ impl Preview {
         planner
     }
 }
-
-// === impl Previewed ===
 
 impl Previewed {
     /// Returns the frontends that Services of `preview` claim, before or after.

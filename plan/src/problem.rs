@@ -50,21 +50,18 @@ pub enum Problem {
     ImpossibleAddress {
         /// Field that the address was written in.
         field: AddressField,
-        /// The address.
         address: IpAddr,
     },
     /// By its Node object, an address is another node's: only that one serves it.
     AddressOfNode {
         /// Field that the address was written in.
         field: AddressField,
-        /// The address.
         address: IpAddr,
         /// The node's name.
         node: Arc<str>,
     },
     /// A program of this node listens on a TCP port that the Service has at this node's addresses.
     PortOfListener {
-        /// The port.
         port: u16,
         /// The program.
         listener: Listener,
@@ -73,16 +70,13 @@ pub enum Problem {
     AddressOfApiServer {
         /// Field that the address was written in.
         field: AddressField,
-        /// The address.
         address: IpAddr,
     },
     /// An address inside a network of pods: it is, or can be, a pod's.
     InsidePodNetwork {
         /// Field that the address was written in.
         field: AddressField,
-        /// The address.
         address: IpAddr,
-        /// The network.
         network: IpNet,
     },
     /// Another Service, with a better reason or an older one, has this address and port already.
@@ -101,29 +95,21 @@ pub enum Problem {
     /// The short circuits of a frontend, which are for the cluster's own clients, are other
     /// frontends'.
     ShortCircuitTaken {
-        /// The frontend.
         frontend: Frontend,
-        /// Its short circuit.
         short_circuit: Frontend,
         /// Service that has that short circuit, or waits for it right before this Service.
         owner: ServiceName,
     },
     /// A frontend cannot have a short circuit: no host can have the address, it is excluded, or a
     /// node, an endpoint or pods have it.
-    NoShortCircuit {
-        /// The frontend.
-        frontend: Frontend,
-    },
+    NoShortCircuit { frontend: Frontend },
     /// The kernel does not have the scheduler that the Service chose.
     SchedulerMissing {
         /// Its name.
         scheduler: SchedulerName,
     },
     /// No address of this node may serve node ports of this family.
-    NoNodePortAddress {
-        /// The family.
-        family: Family,
-    },
+    NoNodePortAddress { family: Family },
     /// The operator does not allow the scheduler that the Service chose.
     SchedulerNotAllowed {
         /// Its name.
@@ -146,10 +132,7 @@ pub enum Problem {
         mode: Mode,
     },
     /// A port's protocol is SCTP, which the relay of mode userspace does not have.
-    NotRelayed {
-        /// The port.
-        port: NonZeroU16,
-    },
+    NotRelayed { port: NonZeroU16 },
     /// The Service takes more proxy ports in mode userspace than one may.
     TooManyProxyPorts {
         /// Number of proxy ports that it may take.
@@ -161,9 +144,7 @@ pub enum Problem {
     },
     /// A port's protocol is one that the kernel does not have, in IPVS or for rules.
     NotBalanced {
-        /// The port.
         port: NonZeroU16,
-        /// Its protocol.
         protocol: Protocol,
         /// Mode of the node.
         mode: Mode,
@@ -178,7 +159,6 @@ pub enum Problem {
 /// A set that should have more entries than a set may.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Overfull {
-    /// The set.
     pub set: SetId,
     /// Number of entries it should have.
     pub wanted: usize,
@@ -192,8 +172,6 @@ pub struct Problems {
     first: Vec<Problem>,
     count: usize,
 }
-
-// === impl Problems ===
 
 impl Problems {
     /// All of these.
@@ -222,8 +200,6 @@ impl Problems {
     }
 }
 
-// === impl Overfull ===
-
 impl fmt::Display for Overfull {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { set, wanted, most } = self;
@@ -235,8 +211,6 @@ impl fmt::Display for Overfull {
         )
     }
 }
-
-// === impl Override ===
 
 impl Override {
     /// The annotations of a Service.
@@ -263,8 +237,6 @@ impl fmt::Display for Override {
     }
 }
 
-// === impl Listener ===
-
 impl fmt::Display for Listener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -276,8 +248,6 @@ impl fmt::Display for Listener {
     }
 }
 
-// === impl AddressField ===
-
 impl fmt::Display for AddressField {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -287,8 +257,6 @@ impl fmt::Display for AddressField {
         })
     }
 }
-
-// === impl Problem ===
 
 const ONLY_IPVS: &str = "only mode ipvs has schedulers, weights and a drain deadline";
 const ONLY_IPVS_SCHEDULES: &str = "only mode ipvs has schedulers and weights";

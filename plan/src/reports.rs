@@ -20,8 +20,6 @@ pub(crate) struct News {
     pub(crate) new_problems: Vec<(ServiceName, Vec<Problem>)>,
 }
 
-// === impl Reports ===
-
 impl Reports {
     /// Number of Services with problems.
     pub(crate) fn len(&self) -> usize {

@@ -16,7 +16,6 @@ use crate::settings::Settings;
 /// A route that makes all addresses of a network local, whether they are bound or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LocalRoute {
-    /// The network.
     pub network: IpNet,
     /// Source of the node's own connections to its addresses; none: the kernel chooses.
     pub source: Option<IpAddr>,
@@ -31,8 +30,6 @@ pub enum RouteOp {
     Remove(IpNet),
 }
 
-// === impl LocalRoute ===
-
 impl LocalRoute {
     /// A route to a network, as `serviceRoutes` asks for it.
     #[must_use]
@@ -46,8 +43,6 @@ impl LocalRoute {
         self.source.map(|source| format!("with the source {source}"))
     }
 }
-
-// === impl RouteOp ===
 
 impl RouteOp {
     /// Returns the network of the route.

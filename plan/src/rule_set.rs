@@ -133,9 +133,7 @@ pub enum Table {
 /// A chain that is ours, whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chain {
-    /// Its table.
     pub table: Table,
-    /// Its name.
     pub name: &'static str,
     /// Its rules in order, each as `iptables-save` prints it, without `-A` and the chain's name.
     pub rules: Vec<String>,
@@ -155,8 +153,6 @@ pub enum InvalidRuleSetSettings {
     )]
     InterfaceName(String),
 }
-
-// === impl RuleSet ===
 
 impl RuleSet {
     /// The rules of a family in ipvs mode.
@@ -192,13 +188,11 @@ impl RuleSet {
         Self { jumps, ..self }
     }
 
-    /// Its mode.
     #[must_use]
     pub fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// Its family.
     #[must_use]
     pub fn family(&self) -> Family {
         self.family
@@ -352,8 +346,6 @@ fn line(input: &mut String, text: fmt::Arguments<'_>) {
     // Writing to a String cannot fail.
     let _ = writeln!(input, "{text}");
 }
-
-// === impl Table ===
 
 impl Table {
     /// All, in the order in which they are written.

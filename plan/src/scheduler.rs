@@ -17,7 +17,6 @@ pub struct InvalidSchedulerName(String);
 /// A scheduler of Linux.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Scheduler {
-    /// Its name.
     pub name: &'static str,
     /// True if weights other than 0 make a difference.
     pub uses_weights: bool,
@@ -26,7 +25,6 @@ pub struct Scheduler {
     pub(crate) depends_on_order: bool,
     /// True if it passes over a real server of weight 0, given the flags that are always set.
     pub(crate) can_drain: bool,
-    /// Its flags.
     pub flags: &'static [SchedulerFlag],
 }
 
@@ -99,8 +97,6 @@ const fn weighted(name: &'static str) -> Scheduler {
     Scheduler { name, uses_weights: true, depends_on_order: false, can_drain: true, flags: &[] }
 }
 
-// === impl Scheduler ===
-
 impl Scheduler {
     /// Returns the flags of a Service's virtual servers. None chosen: the usual ones.
     pub(crate) fn flags(&self, chosen: Option<u32>) -> u32 {
@@ -112,8 +108,6 @@ impl Scheduler {
         flags.fold(0, |bits, flag| bits | flag.bit)
     }
 }
-
-// === impl SchedulerName ===
 
 impl SchedulerName {
     /// The kernel's `IP_VS_SCHEDNAME_MAXLEN` (include/uapi/linux/ip_vs.h) counts the ending zero.

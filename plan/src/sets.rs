@@ -56,7 +56,6 @@ pub enum SetKind {
 pub struct SetId {
     /// Purpose of the set.
     pub kind: SetKind,
-    /// Its family.
     pub family: Family,
 }
 
@@ -102,8 +101,6 @@ pub const ALL: [SetKind; 20] = [
 /// Sets that earlier versions made, and that nothing looks into any more.
 pub const FORMER: [&str; 2] = ["KUBE-SPARE-SHORT-CIRCUIT", "KUBE-6-SPARE-SHORT-CIRCUIT"];
 
-// === impl SetId ===
-
 impl SetId {
     /// Every set of a family, in the order in which they are made.
     pub fn all(family: Family) -> impl Iterator<Item = Self> {
@@ -138,8 +135,6 @@ impl fmt::Display for SetId {
         f.write_str(self.name())
     }
 }
-
-// === impl SetKind ===
 
 impl SetKind {
     /// True if kube-proxy's mode ipvs has it as well.
@@ -239,8 +234,6 @@ impl SetKind {
         }
     }
 }
-
-// === impl SetType ===
 
 impl SetType {
     /// ipset's name for it.

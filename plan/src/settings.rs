@@ -181,8 +181,6 @@ pub enum LocalDetection {
     InterfaceNamePrefix(Arc<str>),
 }
 
-// === impl Settings ===
-
 impl Settings {
     /// Settings for a node of this name, everything else as kube-proxy has it by default.
     pub fn new(node_name: impl Into<Arc<str>>) -> Self {
@@ -255,8 +253,6 @@ impl Settings {
     }
 }
 
-// === impl NodePortAddresses ===
-
 impl NodePortAddresses {
     /// True if node ports of a family are served at every address of the node: no network of the
     /// family is none that restricts it, and one of length 0 restricts nothing.
@@ -283,8 +279,6 @@ impl NodePortAddresses {
         networks.iter().any(has)
     }
 }
-
-// === impl Limits ===
 
 impl Limits {
     /// The number that a limit is.
@@ -320,8 +314,6 @@ impl Default for Limits {
     }
 }
 
-// === impl Limit ===
-
 impl fmt::Display for Limit {
     /// Writes the name that it has in the configuration.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -332,8 +324,6 @@ impl fmt::Display for Limit {
         })
     }
 }
-
-// === impl ShortCircuitNetworks ===
 
 impl ShortCircuitNetworks {
     /// No short circuits at all.

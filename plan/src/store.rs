@@ -86,8 +86,6 @@ pub struct InputCounts {
     pub endpoints: usize,
 }
 
-// === impl Store ===
-
 impl Store {
     /// Sets the current timestamp.
     pub fn set_now(&mut self, now: u64) {
@@ -515,8 +513,6 @@ impl Store {
         }
     }
 }
-
-// === impl Record ===
 
 impl Record {
     fn place(&self, name: &SliceName) -> Result<usize, usize> {

@@ -58,7 +58,6 @@ pub enum Step {
         hook: Hook,
         /// The rule's table.
         table: Table,
-        /// Its chain.
         chain: String,
         /// Its place in the chain, from 1.
         number: usize,
@@ -68,10 +67,7 @@ pub enum Step {
         entries: Vec<(SetId, Entry)>,
     },
     /// It has another mark from here on.
-    Marked {
-        /// The mark.
-        mark: u32,
-    },
+    Marked { mark: u32 },
     /// Its destination was changed.
     Translated {
         /// The new destination.
@@ -88,7 +84,6 @@ pub enum Step {
         frontend: Frontend,
         /// Its parameters of balancing.
         server: VirtualServer,
-        /// The endpoint.
         endpoint: SocketAddr,
         /// The endpoint's weight.
         weight: u32,
@@ -120,7 +115,6 @@ pub enum Hook {
 pub enum Fate {
     /// An endpoint gets it.
     Endpoint {
-        /// The endpoint.
         endpoint: SocketAddr,
         /// The source that it sees.
         source: Source,
@@ -128,7 +122,6 @@ pub enum Fate {
     /// An endpoint on another node gets it from a client on another node, and answers the client by
     /// itself: past this node, which alone could give the answer the address that the client asked.
     Unanswered {
-        /// The endpoint.
         endpoint: SocketAddr,
         /// The client's address, which the endpoint sees.
         client: IpAddr,
@@ -167,8 +160,6 @@ impl Planner {
     }
 }
 
-// === impl Fate ===
-
 impl fmt::Display for Fate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -184,8 +175,6 @@ impl fmt::Display for Fate {
     }
 }
 
-// === impl Source ===
-
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -194,8 +183,6 @@ impl fmt::Display for Source {
         }
     }
 }
-
-// === impl Hook ===
 
 impl Hook {
     /// The built-in chain of this hook.

@@ -61,13 +61,10 @@ pub enum RelayProtocol {
 /// A rule of one of the chains.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PortalRule {
-    /// Its chain.
     pub chain: PortalChain,
     /// Its text as `iptables-save` prints it, without `-A` and the chain's name.
     pub text: String,
 }
-
-// === impl RelayProtocol ===
 
 impl RelayProtocol {
     /// The same protocol; none: no relay serves it.
@@ -97,8 +94,6 @@ impl fmt::Display for RelayProtocol {
         })
     }
 }
-
-// === impl RuleSet ===
 
 impl RuleSet {
     /// The constant rules of a family in mode userspace. `node_ports`: the addresses at which there

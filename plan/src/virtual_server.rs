@@ -31,8 +31,6 @@ struct Before<'a> {
     real_servers: Vec<(SocketAddr, Option<u32>)>,
 }
 
-// === impl Before ===
-
 impl<'a> From<&'a ActualVirtualServer> for Before<'a> {
     fn from(found: &'a ActualVirtualServer) -> Self {
         let real = found.real_servers.iter();

@@ -58,8 +58,6 @@ pub(super) struct Surroundings {
     pub(super) at_work: TaskTracker,
 }
 
-// === impl Changes ===
-
 impl Changes<'_> {
     /// Ready with the first change that can be followed. One that cannot is reported: the node goes
     /// on serving as it does. `is_rejected` is 1 as long as the file has one.
@@ -151,8 +149,6 @@ async fn for_order(
         .spawn_blocking(move || host::check(&configuration, &families).map(|()| configuration));
     checked.await.context("check what the host can do")?
 }
-
-// === impl Surroundings ===
 
 impl Surroundings {
     /// Reports that the node cannot switch to a mode, and goes on in its own.

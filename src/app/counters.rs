@@ -31,13 +31,8 @@ pub(super) struct PacketCounters {
     metrics: Vec<(&'static str, IntCounter)>,
 }
 
-// === impl PacketCounters ===
-
 impl PacketCounters {
     /// Opens the kernel's counters in the calling thread's network namespace.
-    ///
-    /// # Errors
-    /// When the kernel gives no socket.
     pub(super) fn new() -> anyhow::Result<Self> {
         let metrics = COUNTERS.into_iter().map(|(counter, name, help)| {
             Ok((counter, IntCounter::with_opts(Opts::new(name, help))?))

@@ -71,8 +71,6 @@ pub(super) struct FormerMode {
     pub(super) drain_deadline: Duration,
 }
 
-// === impl FormerMode ===
-
 impl FormerMode {
     /// Ends when nothing is left, or when the loop has ended.
     pub(super) async fn run(mut self) {

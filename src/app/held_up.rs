@@ -24,8 +24,6 @@ const FAILED_READINGS: u64 = 3;
 #[derive(Debug, Clone, Default)]
 pub(super) struct Lack(Arc<Mutex<String>>);
 
-// === impl Lack ===
-
 impl Lack {
     fn note(&self, text: String) {
         *self.0.lock() = text;

@@ -29,8 +29,6 @@ pub(super) struct Unchecked {
     pub(super) families: Vec<Family>,
 }
 
-// === impl InputPump ===
-
 impl InputPump {
     pub(super) fn new(
         inputs: mpsc::Sender<Input>,
@@ -90,8 +88,6 @@ impl InputPump {
         Ok(())
     }
 }
-
-// === impl Unchecked ===
 
 impl Unchecked {
     /// Compares the configuration with the Node. Only a configuration that makes no sense on this

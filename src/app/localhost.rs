@@ -39,8 +39,6 @@ pub(super) struct LocalhostMetrics {
     listen_failures: IntGauge,
 }
 
-// === impl NodePortsOnLocalhost ===
-
 impl NodePortsOnLocalhost {
     /// One that does not listen yet.
     ///
@@ -60,9 +58,6 @@ impl NodePortsOnLocalhost {
 
     /// Returns the observer of an event loop, whose node ports are served from now on. Starts the
     /// thread if none runs. Records an Event for each port that cannot be served.
-    ///
-    /// # Errors
-    /// When the kernel gives no thread.
     pub(super) fn observer(&self, recorder: &EventRecorder) -> anyhow::Result<LocalhostObserver> {
         *self.recorder.lock() = recorder.clone();
         let mut running = self.running.lock();
@@ -86,9 +81,6 @@ impl NodePortsOnLocalhost {
     }
 
     /// Adds its metrics.
-    ///
-    /// # Errors
-    /// When one has the name of another.
     pub(super) fn measured_by(&self, metrics: &Metrics) -> Result<(), prometheus::Error> {
         self.metrics.add_to(metrics)
     }
@@ -107,8 +99,6 @@ async fn report(
         ));
     }
 }
-
-// === impl LocalhostMetrics ===
 
 impl LocalhostMetrics {
     pub(super) fn new() -> Result<Self, prometheus::Error> {
@@ -137,9 +127,6 @@ impl LocalhostMetrics {
     }
 
     /// Adds all of them.
-    ///
-    /// # Errors
-    /// When one has the name of another.
     pub(super) fn add_to(&self, metrics: &Metrics) -> Result<(), prometheus::Error> {
         metrics.add(self.connections.clone())?;
         metrics.add(self.connections_total.clone())?;

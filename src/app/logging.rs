@@ -81,8 +81,6 @@ pub(super) fn directives(verbosity: u8) -> String {
     }
 }
 
-// === impl Scrubbed ===
-
 impl Scrubbed<Stderr> {
     fn stderr(format: LogFormat) -> Self {
         Self { stream: io::stderr(), format }
@@ -105,8 +103,6 @@ impl<W: Write> Write for Scrubbed<W> {
         self.stream.flush()
     }
 }
-
-// === impl Verbosity ===
 
 impl Verbosity {
     /// Returns the function that takes a number as of `-v`.

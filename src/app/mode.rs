@@ -86,8 +86,6 @@ async fn end_or_stay(note: &str, fallback: Fallback, recorder: &EventRecorder) -
     consequence
 }
 
-// === impl Return ===
-
 impl Return {
     /// Returns what follows for a program with this configuration.
     pub(super) fn of(self, configuration: Configuration) -> Consequence {

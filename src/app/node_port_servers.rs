@@ -17,8 +17,6 @@ pub(super) struct NodePortObserver {
     limit: usize,
 }
 
-// === impl NodePortObserver ===
-
 impl NodePortObserver {
     pub(super) fn new(recorder: EventRecorder) -> Self {
         Self { recorder, limit: MANY }

@@ -29,8 +29,6 @@ pub(super) struct EventObserver {
 /// Time for which the kernel refuses what all Services need before there is an Event: a sync period.
 const REFUSED: Duration = Duration::from_secs(30);
 
-// === impl EventObserver ===
-
 impl EventObserver {
     pub(super) fn new(recorder: EventRecorder) -> Self {
         Self { recorder, refused_since: None, is_recorded: false, unread: HashSet::new() }

@@ -13,8 +13,6 @@ pub(super) struct Orders {
     orders: Receiver<Mode>,
 }
 
-// === impl Orders ===
-
 impl Orders {
     /// Returns the end that gives orders.
     pub(super) fn sender(&self) -> Sender<Mode> {

@@ -59,13 +59,8 @@ pub(super) struct RelayMetrics {
     listen_failures: IntGauge,
 }
 
-// === impl RunningRelay ===
-
 impl RunningRelay {
     /// Starts a relay that listens on nothing yet.
-    ///
-    /// # Errors
-    /// When the kernel gives no thread.
     pub(super) fn start(configuration: &Configuration) -> anyhow::Result<Self> {
         let metrics = RelayMetrics::new()?;
         let started = relay::start(&settings(configuration), metrics.meters());
@@ -101,9 +96,6 @@ impl RunningRelay {
     }
 
     /// Adds its metrics.
-    ///
-    /// # Errors
-    /// When one has the name of another.
     pub(super) fn measured_by(&self, metrics: &Metrics) -> Result<(), prometheus::Error> {
         self.metrics.add_to(metrics)
     }
@@ -188,8 +180,6 @@ fn listen_failure(id: &ProxyPortId, failure: &NoProxyPort) -> NewEvent {
     )
 }
 
-// === impl RelayObserver ===
-
 impl RelayObserver {
     fn round_ended(&mut self, round: &Round<'_>) {
         // After a retry or a drain check, ports planned meanwhile may still wait.
@@ -217,8 +207,6 @@ impl Observer for RelayObserver {
         }
     }
 }
-
-// === impl RelayMetrics ===
 
 impl RelayMetrics {
     pub(super) fn new() -> Result<Self, prometheus::Error> {
@@ -261,9 +249,6 @@ impl RelayMetrics {
     }
 
     /// Adds all of them.
-    ///
-    /// # Errors
-    /// When one has the name of another.
     pub(super) fn add_to(&self, metrics: &Metrics) -> Result<(), prometheus::Error> {
         let Self { connections, endpoint_failures, udp_clients, listen_failures, .. } = self;
         metrics.add(connections.clone())?;

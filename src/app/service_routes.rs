@@ -202,8 +202,6 @@ fn usable(configuration: &Configuration, networks: &[IpNet]) -> Vec<IpNet> {
     usable
 }
 
-// === impl LastChanges ===
-
 impl LastChanges {
     fn of(&self, family: Family) -> Option<Instant> {
         self.0.lock().get(&family).copied()
@@ -213,8 +211,6 @@ impl LastChanges {
         self.0.lock().insert(family, Instant::now());
     }
 }
-
-// === impl RouteWatch ===
 
 impl RouteWatch {
     /// Has the event loop change over when another choice is the right one. Does nothing if the choice

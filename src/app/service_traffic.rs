@@ -58,13 +58,8 @@ enum Failure {
     Loop(LoopGone),
 }
 
-// === impl ServiceTrafficCycle ===
-
 impl ServiceTrafficCycle {
     /// Adds the metrics, if the operator wants them. Only mode ipvs has the counters.
-    ///
-    /// # Errors
-    /// When one of them has the name of another.
     pub(super) fn new(
         configuration: &Configuration,
         mode: Mode,
@@ -174,8 +169,6 @@ impl ServiceTrafficCycle {
         Ok(traffic)
     }
 }
-
-// === impl TimedReader ===
 
 impl TimedReader {
     fn new(at_work: TaskTracker) -> Self {

@@ -29,13 +29,8 @@ pub(super) struct ServingThread {
     pub(super) listeners: Arc<Listeners>,
 }
 
-// === impl ServingThread ===
-
 impl ServingThread {
     /// Starts the thread, which does not listen yet.
-    ///
-    /// # Errors
-    /// When the kernel gives no thread.
     pub(super) fn start() -> io::Result<Arc<Self>> {
         let thread = TaskThread::start("serving", ())?;
         Ok(Arc::new(Self { thread, listeners: Listeners::new() }))

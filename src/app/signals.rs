@@ -11,8 +11,6 @@ pub(super) struct Shutdown {
     interrupt: Signal,
 }
 
-// === impl Shutdown ===
-
 impl Shutdown {
     pub(super) fn handle() -> anyhow::Result<Self> {
         Ok(Self {

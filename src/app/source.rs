@@ -25,9 +25,6 @@ pub(super) enum Source {
 }
 
 /// Checks that the files can be read that a loaded configuration names for the API server.
-///
-/// # Errors
-/// When one cannot be used.
 pub fn check(configuration: &Configuration) -> anyhow::Result<()> {
     if configuration.manifests.is_none() {
         kubernetes::check(&configuration.client_options())?;
@@ -43,13 +40,8 @@ pub(super) struct ClusterQuestions {
     runtime: Handle,
 }
 
-// === impl ClusterQuestions ===
-
 impl ClusterQuestions {
     /// Returns the number of all Services.
-    ///
-    /// # Errors
-    /// In words.
     pub(super) async fn count_services(&self) -> Result<usize, String> {
         let client = self.client.clone();
         let asking = async move { kubernetes::count_services(&client).await };
@@ -57,17 +49,12 @@ impl ClusterQuestions {
     }
 
     /// Returns the networks of service addresses.
-    ///
-    /// # Errors
-    /// In words.
     pub(super) async fn service_networks(&self) -> Result<Vec<IpNet>, String> {
         let client = self.client.clone();
         let asking = async move { kubernetes::service_networks(&client).await };
         self.runtime.spawn(asking).await.map_err(|error| error.to_string())?
     }
 }
-
-// === impl Source ===
 
 impl Source {
     pub(super) async fn open(configuration: &Configuration) -> anyhow::Result<Self> {
@@ -92,9 +79,6 @@ impl Source {
     }
 
     /// Adds the measurements of the API client, if there is one, to the metrics.
-    ///
-    /// # Errors
-    /// When two metrics had the same name.
     pub(super) fn measured_by(&self, metrics: &Metrics) -> Result<(), prometheus::Error> {
         match self {
             Self::Manifests(_) => Ok(()),

@@ -298,8 +298,6 @@ async fn get_ready(
     ready.await.context("open the source and prepare the host")?
 }
 
-// === impl Program ===
-
 impl Program {
     /// Waits for the end of what a tenure has at work. Returns false if the program is to end first.
     async fn until_idle(&mut self, at_work: &TaskTracker) -> bool {
@@ -310,8 +308,6 @@ impl Program {
         }
     }
 }
-
-// === impl Parts ===
 
 impl<K: Kernel + 'static> Parts<K> {
     /// Connects the parts and balances until `shutdown` is ready, or a change ends it. The event loop
@@ -405,8 +401,6 @@ impl<K: Kernel + 'static> Parts<K> {
         after(consequence, from)
     }
 }
-
-// === impl Threads ===
 
 impl Threads {
     pub(super) fn start(

@@ -28,13 +28,8 @@ pub(super) struct TaskThread {
     _stop: oneshot::Sender<()>,
 }
 
-// === impl TaskThread ===
-
 impl TaskThread {
     /// Starts a thread of this name, which drops the token when it has ended.
-    ///
-    /// # Errors
-    /// When the kernel gives no thread.
     pub(super) fn start(name: &str, token: impl Send + 'static) -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();

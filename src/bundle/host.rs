@@ -141,8 +141,6 @@ fn read(path: &Path) -> Result<String, String> {
     fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).map_err(failed)
 }
 
-// === impl Root ===
-
 impl Default for Root {
     fn default() -> Self {
         Self { proc: "/proc".into(), sys: "/sys".into(), etc: "/etc".into() }

@@ -41,8 +41,6 @@ struct BundledFile {
     text: String,
 }
 
-// === impl Bundle ===
-
 impl Bundle {
     /// An empty one, of whose files each has at most so many bytes.
     #[must_use]

@@ -108,8 +108,6 @@ fn removal(found: &FoundLeftovers, chosen: &Settings) -> StateRemoval {
     }
 }
 
-// === impl CleanupReport ===
-
 impl CleanupReport {
     /// Binds the addresses of local routes to the interface, and removes the routes. An address is local
     /// all the time.

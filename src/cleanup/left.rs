@@ -19,7 +19,6 @@ use crate::kernel::rules::{Rules, Variant};
 pub struct LeftByIpvs {
     /// Number of virtual servers with an ownership marker.
     pub virtual_servers: usize,
-    /// Their connections.
     pub connections: Connections,
     /// True if there is the interface, and not only for addresses in excluded networks.
     pub interface: bool,
@@ -37,9 +36,6 @@ pub struct LeftRules {
 }
 
 /// Counts the state of mode ipvs.
-///
-/// # Errors
-/// When it cannot be read.
 pub fn by_ipvs(chosen: &Settings) -> Result<LeftByIpvs, ReadError> {
     let mut leftovers = Leftovers::open()?;
     let found = leftovers.read()?;
@@ -53,9 +49,6 @@ pub fn by_ipvs(chosen: &Settings) -> Result<LeftByIpvs, ReadError> {
 }
 
 /// Counts the rules of other modes than this one. Reading them takes up to seconds on a large node.
-///
-/// # Errors
-/// When they cannot be read.
 pub fn rules_beside(mode: Mode, variant: Variant) -> Result<LeftRules, ReadError> {
     let mut left = LeftRules::default();
     for (saved, scope) in saved(mode, variant)? {
@@ -68,9 +61,6 @@ pub fn rules_beside(mode: Mode, variant: Variant) -> Result<LeftRules, ReadError
 }
 
 /// Counts the chains of mode iptables that remember clients for session affinity.
-///
-/// # Errors
-/// When they cannot be read.
 pub fn chains_with_affinity(variant: Variant) -> Result<usize, ReadError> {
     let saved = saved(Mode::Iptables, variant)?;
     let lines = saved.iter().flat_map(|(text, _)| text.lines());
@@ -80,9 +70,6 @@ pub fn chains_with_affinity(variant: Variant) -> Result<usize, ReadError> {
 }
 
 /// Counts the virtual servers without an ownership marker. A kernel without IPVS has none.
-///
-/// # Errors
-/// When they cannot be read.
 pub fn of_other_programs(chosen: &Settings) -> Result<usize, ReadError> {
     let found = Leftovers::open()?.read()?;
     let ours = state::removal(&found, chosen).virtual_servers.len();
@@ -138,8 +125,6 @@ fn require_all(family: Family, saved: &str) -> Result<(), ReadError> {
     Err(ReadError::new(format!("the {family} table {}", tables.join(" and ")), reason))
 }
 
-// === impl LeftByIpvs ===
-
 impl LeftByIpvs {
     /// True if there is nothing.
     #[must_use]
@@ -160,8 +145,6 @@ impl fmt::Display for LeftByIpvs {
         if self.interface { write!(f, ", the interface {LINK}") } else { Ok(()) }
     }
 }
-
-// === impl LeftRules ===
 
 impl LeftRules {
     /// True if there are none.

@@ -114,9 +114,6 @@ pub struct IpvsState {
 
 /// Reads how much state of mode ipvs there is, in the calling thread's network namespace. A kernel
 /// without IPVS or ipset has none of that kind.
-///
-/// # Errors
-/// When it cannot be read.
 pub fn ipvs_state(chosen: &Settings) -> Result<IpvsState, ReadError> {
     let found = Leftovers::open()?.read()?;
     let removal = state::removal(&found, chosen);
@@ -183,8 +180,6 @@ const fn used_alone(mode: Mode) -> &'static [Mode] {
     }
 }
 
-// === impl IpvsState ===
-
 impl IpvsState {
     /// True if there is none.
     #[must_use]
@@ -203,8 +198,6 @@ impl fmt::Display for IpvsState {
         )
     }
 }
-
-// === impl CleanupReport ===
 
 impl CleanupReport {
     /// True if everything was removed that was to be.

@@ -197,8 +197,6 @@ fn tables(saved: &str) -> Vec<SavedTable<'_>> {
     tables
 }
 
-// === impl SavedTable ===
-
 impl<'a> SavedTable<'a> {
     fn removal(&self, scope: RemovalScope) -> Option<TableRemoval> {
         let listed = self.chains.iter().copied().filter(|chain| self.is_listed(chain, scope));
@@ -398,8 +396,6 @@ impl<'a> SavedTable<'a> {
     }
 }
 
-// === impl SavedRule ===
-
 impl<'a> SavedRule<'a> {
     fn parse(rule: &'a str) -> Self {
         let (chain, text) = rule.split_once(' ').unwrap_or((rule, ""));
@@ -423,8 +419,6 @@ impl fmt::Display for SavedRule<'_> {
         write!(f, "-A {} {}", self.chain, self.text)
     }
 }
-
-// === impl TableRemoval ===
 
 impl fmt::Display for TableRemoval {
     /// `nat: 3 rules, 17 chains`

@@ -29,13 +29,8 @@ pub struct ServiceAddresses {
     networks: Vec<IpNet>,
 }
 
-// === impl ServiceAddresses ===
-
 impl ServiceAddresses {
     /// Reads those that mode ipvs has left.
-    ///
-    /// # Errors
-    /// When they cannot be read.
     pub fn left_by_ipvs(chosen: &Settings) -> Result<Self, ReadError> {
         let found = Leftovers::open()?.read()?.actual;
         let bound = found.addresses.into_iter().map(IpNet::from);
@@ -49,9 +44,6 @@ impl ServiceAddresses {
     }
 
     /// Counts the connected sockets that have one of these as their source.
-    ///
-    /// # Errors
-    /// When the kernel's tables cannot be read.
     pub fn n_sockets(&self) -> io::Result<usize> {
         let mut count = 0;
         for table in TABLES {

@@ -42,8 +42,6 @@ pub(super) enum LinkRemoval {
     Foreign(String),
 }
 
-// === impl LinkRemoval ===
-
 impl LinkRemoval {
     /// True if something of ours is there to be removed.
     pub(super) fn is_left(&self) -> bool {

@@ -7,8 +7,6 @@ use crate::source::kubernetes::ClientOptions;
 /// and audit logs know.
 pub const CONTROLLER: &str = "kube-proxy";
 
-// === impl Configuration ===
-
 impl Configuration {
     /// Returns the options of the API server's client.
     #[must_use]

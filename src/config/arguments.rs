@@ -7,7 +7,6 @@ use crate::version::VERSION;
 
 /// Flags of a command line. The reference has the help of these.
 #[derive(Debug, Clone, Default, Args)]
-#[expect(missing_docs, reason = "every flag is described in docs/config.md")]
 pub struct Arguments {
     #[arg(long)]
     pub config: Option<String>,
@@ -35,8 +34,6 @@ pub struct Arguments {
     #[arg(skip)]
     pub given: Vec<(String, Vec<String>)>,
 }
-
-// === impl Arguments ===
 
 impl Arguments {
     /// The version that is reported.

@@ -12,8 +12,6 @@ pub const HEALTHZ_PORT: u16 = 10_256;
 /// Port of the metrics server.
 pub const METRICS_PORT: u16 = 10_249;
 
-// === impl KubeProxyConfiguration ===
-
 impl KubeProxyConfiguration {
     /// With kube-proxy's values where there are none.
     #[must_use]

@@ -386,8 +386,6 @@ settings! {
     }
 }
 
-// === impl FlushFrequency ===
-
 impl FlushFrequency {
     /// Returns the frequency as a duration.
     #[must_use]

@@ -123,8 +123,6 @@ fn deprecated(name: &str, instead: &str) -> String {
     format!("--{name} is deprecated; use --{instead}")
 }
 
-// === impl FlagEntry ===
-
 impl FlagEntry {
     /// Text of `--help`: the effect, and on a line of its own the default, and what becomes of the
     /// flag beside a file.

@@ -32,8 +32,6 @@ pub struct FeatureGates {
     settings: BTreeMap<String, bool>,
 }
 
-// === impl FeatureGates ===
-
 impl FeatureGates {
     /// The gates with these set, the others as they are by default.
     #[must_use]

@@ -207,8 +207,6 @@ settings! {
     }
 }
 
-// === impl KubeIpvsConfiguration ===
-
 impl KubeIpvsConfiguration {
     /// Takes another network for short circuits, or none, where the field is unset and its default
     /// overlaps a network in `used`. Returns a note for each.
@@ -296,8 +294,6 @@ fn short_circuit(family: Family) -> String {
     network.map(|network| network.to_string()).unwrap_or_default()
 }
 
-// === impl Limits ===
-
 impl Limits {
     /// The limits in a mode, where they are valid.
     #[must_use]
@@ -316,8 +312,6 @@ impl Limits {
         }
     }
 }
-
-// === impl ShortCircuit ===
 
 impl ShortCircuit {
     /// The networks, where they are networks of their family.

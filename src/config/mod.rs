@@ -91,8 +91,6 @@ pub enum ConfigurationError {
 /// The largest file that is read.
 const MAX_FILE_BYTES: u64 = 4 << 20;
 
-// === impl Configuration ===
-
 impl Configuration {
     /// Puts together what files and flags say.
     ///
@@ -185,9 +183,6 @@ impl Configuration {
     }
 
     /// The configuration in force as text, which is a file that says the same.
-    ///
-    /// # Errors
-    /// When it cannot be written as YAML.
     pub fn to_yaml(&self) -> Result<String, serde_saphyr::SerializeError> {
         let kube_proxy = serde_saphyr::to_string(&self.document)?;
         let own = serde_saphyr::to_string(&self.own)?;
@@ -195,9 +190,6 @@ impl Configuration {
     }
 
     /// Returns the answer of `/configz`.
-    ///
-    /// # Errors
-    /// When it cannot be written as JSON.
     pub fn to_configz(&self) -> serde_json::Result<serde_json::Value> {
         let mut all = serde_json::Map::new();
         let (group, _) = document::API_VERSION.split_once('/').unwrap_or_default();
@@ -207,8 +199,6 @@ impl Configuration {
         Ok(serde_json::Value::Object(all))
     }
 }
-
-// === impl ConfigurationFile ===
 
 impl ConfigurationFile {
     fn read(path: &Path) -> Result<Self, String> {
@@ -232,8 +222,6 @@ impl ConfigurationFile {
 fn unread(path: &Path, why: impl fmt::Display) -> String {
     format!("read the configuration file {}: {why}", path.display())
 }
-
-// === impl Action ===
 
 impl Action {
     fn of(arguments: &Arguments) -> Self {

@@ -73,8 +73,6 @@ pub enum OnReturn {
     Switch,
 }
 
-// === impl ModeChoice ===
-
 impl ModeChoice {
     /// Reads the choice from valid documents.
     pub(super) fn new(document: &KubeProxyConfiguration, own: &KubeIpvsConfiguration) -> Self {

@@ -40,7 +40,6 @@ pub struct Setting {
     pub flag: Option<Flag>,
 }
 
-/// A flag.
 #[derive(Debug, Clone, Copy)]
 pub struct Flag {
     /// Its name, without the hyphens before it.
@@ -128,8 +127,6 @@ pub fn of_flag(name: &str) -> Option<(&'static Setting, Flag)> {
     flags.find(|(_, flag)| flag.name == name)
 }
 
-// === impl Setting ===
-
 pub(super) const fn field(path: &'static str, kind: &'static str, effect: Effect) -> Setting {
     Setting { path, kind, effect, words: &[], flag: None }
 }
@@ -187,8 +184,6 @@ impl Setting {
     }
 }
 
-// === impl Heading ===
-
 impl Heading {
     /// Heading as text. None: clap's own for flags without one.
     #[must_use]
@@ -207,8 +202,6 @@ impl Heading {
         })
     }
 }
-
-// === impl Effect ===
 
 impl Effect {
     /// Reason for which there is no effect, if there is none.

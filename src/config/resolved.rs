@@ -126,7 +126,6 @@ pub struct Relayed {
 /// Connection to the API server. With neither a kubeconfig nor a URL: as a pod of the cluster.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ApiServer {
-    /// The kubeconfig.
     pub kubeconfig: Option<PathBuf>,
     /// Its URL, instead of the kubeconfig's.
     pub url: Option<String>,
@@ -179,8 +178,6 @@ pub(super) struct Merged {
     pub(super) notes: Vec<String>,
     pub(super) action: Action,
 }
-
-// === impl Merged ===
 
 impl Merged {
     /// Resolves a valid configuration. Only the host's name can make this fail.
@@ -262,8 +259,6 @@ fn served(
         console_page: own.console_page.value(),
     })
 }
-
-// === impl Configuration ===
 
 impl Configuration {
     /// The same configuration for another mode.

@@ -24,8 +24,6 @@ pub struct ServiceRoutes {
     pub chosen: Option<Vec<IpNet>>,
 }
 
-// === impl ServiceRoutes ===
-
 impl ServiceRoutes {
     pub(super) fn new(own: &KubeIpvsConfiguration) -> Self {
         let is_automatic = own.service_routes.iter().any(|text| text == AUTO);
@@ -44,8 +42,6 @@ impl ServiceRoutes {
         known.iter().copied().filter(is_routed).collect()
     }
 }
-
-// === impl Configuration ===
 
 impl Configuration {
     /// The same configuration with local routes to these networks, where the choice is automatic.

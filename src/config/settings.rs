@@ -188,8 +188,6 @@ macro_rules! settings {
 
 pub(super) use settings;
 
-// === impl Section ===
-
 /// A list has no fields of its own until it has items.
 impl<T: Section> Section for Vec<T> {
     fn settings() -> Vec<Setting> {
@@ -204,8 +202,6 @@ impl<T: Section> Section for Vec<T> {
         self.iter().flat_map(T::check).collect()
     }
 }
-
-// === impl Field ===
 
 /// Types that read a flag as they read a text.
 macro_rules! read_as_text {

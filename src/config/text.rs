@@ -13,9 +13,6 @@ pub trait Text: Sized {
     const WORDS: Words = &[];
 
     /// Reads a text that is not empty.
-    ///
-    /// # Errors
-    /// When it is none, in words: what it must be.
     fn read(text: &str) -> Result<Self, String>;
 
     /// Writes what [`read`](Self::read) reads.
@@ -38,8 +35,6 @@ pub enum Parsed<T> {
         problem: String,
     },
 }
-
-// === impl Parsed ===
 
 impl<T> Parsed<T> {
     /// Returns the value, if there is one.

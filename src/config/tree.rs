@@ -38,9 +38,6 @@ pub(super) enum ValueKind {
 }
 
 /// The documents of a text.
-///
-/// # Errors
-/// When it is not YAML: in words, with line and column.
 pub(super) fn documents(text: &str) -> Result<Vec<Node>, String> {
     let options = serde_saphyr::options! {
         with_snippet: false,
@@ -53,8 +50,6 @@ pub(super) fn documents(text: &str) -> Result<Vec<Node>, String> {
     };
     serde_saphyr::from_multiple_with_options(text, options).map_err(|error| error.to_string())
 }
-
-// === impl Node ===
 
 impl Node {
     /// Returns the value of a name of a map: the last, if the name was written more than once.

@@ -69,8 +69,6 @@ pub fn validate(
 
 struct KubeProxyViolations(Vec<Violation>);
 
-// === impl Violation ===
-
 impl Violation {
     /// True if the violation is that the mode is another one of kube-proxy's.
     pub(super) fn is_about_another_mode(&self) -> bool {
@@ -83,8 +81,6 @@ impl fmt::Display for Violation {
         write!(f, "{}: {} [{}]", self.path, self.problem, self.field)
     }
 }
-
-// === impl KubeProxyViolations ===
 
 impl KubeProxyViolations {
     fn add(&mut self, path: impl fmt::Display, field: &'static str, problem: String) {

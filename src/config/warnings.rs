@@ -54,8 +54,6 @@ struct Check<'a> {
     is_dual_stack: bool,
 }
 
-// === impl Configuration ===
-
 impl Configuration {
     /// The family that the cluster knows this node by: that of `bindAddress` if it names one, or
     /// else of the Node's first address, or else IPv4.
@@ -66,9 +64,6 @@ impl Configuration {
     }
 
     /// Compares the configuration with the host and the Node.
-    ///
-    /// # Errors
-    /// When it could only do harm, as kube-proxy sees it.
     pub fn check(&self, situation: Situation<'_>) -> Result<Checked, Mismatch> {
         let primary = self.primary_family(situation.node_addresses);
         if !situation.host.contains(&primary) {
@@ -88,8 +83,6 @@ impl Configuration {
         Ok(Checked { families, warnings })
     }
 }
-
-// === impl Check ===
 
 impl Check<'_> {
     fn node_ports(&self) -> Vec<String> {

@@ -86,15 +86,11 @@ struct Watched {
     is_unreadable: bool,
 }
 
-// === impl Refusal ===
-
 impl<E: Into<anyhow::Error>> From<E> for Refusal {
     fn from(problem: E) -> Self {
         Self { lacking: None, problem: problem.into() }
     }
 }
-
-// === impl Rejected ===
 
 impl Rejected {
     /// A content that the program could not serve with, though the check had found nothing. `former`
@@ -115,8 +111,6 @@ impl Rejected {
         Self { content, problem, pause, due: Instant::now() + pause }
     }
 }
-
-// === impl ConfigurationFile ===
 
 impl ConfigurationFile {
     /// Ready, with what follows, some time after the file's content is another one that can be
@@ -174,8 +168,6 @@ impl ConfigurationFile {
         }
     }
 }
-
-// === impl Watched ===
 
 impl Watched {
     /// The file's content with what follows, if it is another one than is in force, and can be used.
@@ -260,8 +252,6 @@ impl Watched {
 struct Watch {
     instance: Receiver,
 }
-
-// === impl Watch ===
 
 impl Watch {
     fn new(folder: &Path) -> io::Result<Self> {

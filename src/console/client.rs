@@ -38,8 +38,6 @@ pub struct Client {
     is_verbatim: bool,
 }
 
-// === impl Client ===
-
 impl Client {
     /// Finds the program: at this socket; or else the one that runs in this network namespace, by the
     /// socket of its configuration; or else at the usual place.
@@ -105,9 +103,6 @@ impl Client {
     }
 
     /// Asks for an answer at a path such as `/v1/status`.
-    ///
-    /// # Errors
-    /// When there is no answer, or it is a refusal.
     pub fn get<T: Content>(&self, path: &str, query: &[(&str, &str)]) -> Result<T, Failure> {
         let mut uri = path.to_owned();
         if !query.is_empty() {
@@ -119,9 +114,6 @@ impl Client {
     }
 
     /// Sends something, and returns the answer.
-    ///
-    /// # Errors
-    /// When there is no answer, or it is a refusal.
     pub fn post<B: Serialize, T: Content>(&self, path: &str, body: &B) -> Result<T, Failure> {
         let body = serde_json::to_vec(body)
             .map_err(|error| Failure::Asked(format!("cannot be written as JSON: {error}")))?;

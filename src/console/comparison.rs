@@ -66,7 +66,6 @@ pub struct Compared {
 /// A difference in words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
-    /// The difference.
     pub difference: Difference,
     /// The same in words.
     pub described: Described,
@@ -130,8 +129,6 @@ struct Gathered {
     unread: Vec<String>,
     n_more_unread: usize,
 }
-
-// === impl Comparison ===
 
 impl Comparison {
     /// A comparison of a plan with what this reader reads.
@@ -200,8 +197,6 @@ impl Comparison {
     }
 }
 
-// === impl Plan ===
-
 impl Plan {
     /// Returns the outline, a limited number of Services and frontends at a time.
     async fn outline(&self) -> Result<Outline, ComparisonError> {
@@ -254,8 +249,6 @@ impl Plan {
         }
     }
 }
-
-// === impl Outline ===
 
 impl Outline {
     /// Returns the outline without what Services own.
@@ -351,8 +344,6 @@ impl Outline {
     }
 }
 
-// === impl Compared ===
-
 impl Compared {
     /// The same with sysctls that have another value than they should.
     #[must_use]
@@ -367,8 +358,6 @@ impl Compared {
         !is_lacking && self.sysctls.is_empty() && self.unread.is_empty()
     }
 }
-
-// === impl OwnedPart ===
 
 impl OwnedPart {
     /// Returns the Services after a name, or the first ones: one whose removal is not planned yet is not
@@ -390,8 +379,6 @@ impl OwnedPart {
         part
     }
 }
-
-// === impl Gathered ===
 
 impl Gathered {
     fn ops(&self) -> impl Iterator<Item = &Op> {
@@ -426,8 +413,6 @@ impl Gathered {
         }
     }
 }
-
-// === impl Found ===
 
 impl Found {
     /// True if it is something that the kernel lacks, or has and should not: not what only ends by

@@ -135,8 +135,6 @@ fn first(json: &str) -> (Option<char>, usize) {
     }
 }
 
-// === impl HarmlessLines ===
-
 impl<W: Write> Write for HarmlessLines<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.write_all(harmless_lines(&String::from_utf8_lossy(bytes)).as_bytes())?;

@@ -97,7 +97,6 @@ pub enum Happened {
     },
     /// Serving in a mode began, after a switch for this reason; none: at the start.
     TenureBegan {
-        /// The mode.
         mode: Mode,
         /// Reason for the switch.
         reason: Option<Box<str>>,
@@ -121,7 +120,6 @@ pub enum Happened {
     HandDrained(Box<str>),
     /// Flows that led nowhere were removed.
     FlowsRemoved {
-        /// Their family.
         family: Family,
         /// Number of flows.
         count: u64,
@@ -145,7 +143,6 @@ pub enum Happened {
 pub enum Origin {
     /// The API server, or the folder of manifests.
     Source,
-    /// The configuration.
     Configuration,
     /// Addresses that the program listens on.
     Listener,
@@ -175,8 +172,6 @@ pub enum Arrival {
     /// Something inside of this program: a scheduler, a proxy port.
     Inside(&'static str),
 }
-
-// === impl Journal ===
 
 impl Journal {
     /// Returns the observer that writes it.
@@ -232,8 +227,6 @@ impl Default for Journal {
     }
 }
 
-// === impl Notes ===
-
 impl Notes {
     /// All of them, in the order of their numbers.
     fn all(&self) -> impl DoubleEndedIterator<Item = &Note> {
@@ -260,8 +253,6 @@ impl Notes {
 pub fn noted(text: &impl fmt::Display) -> Box<str> {
     shortened(text, LONGEST)
 }
-
-// === impl Happened ===
 
 impl Happened {
     /// True if something went wrong.

@@ -31,8 +31,6 @@ struct Counts {
 #[derive(Debug)]
 pub struct RepairsObserver(Repairs);
 
-// === impl Repairs ===
-
 impl Repairs {
     /// Returns the observer that counts.
     #[must_use]
@@ -75,8 +73,6 @@ impl Repairs {
         }
     }
 }
-
-// === impl RepairsObserver ===
 
 impl Observer for RepairsObserver {
     fn report(&mut self, report: &Report<'_>) {

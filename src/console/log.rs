@@ -53,8 +53,6 @@ struct Text {
     fields: String,
 }
 
-// === impl LogLines ===
-
 impl LogLines {
     /// Returns the lines, the oldest first, and the number of those before that are not kept.
     #[must_use]
@@ -105,8 +103,6 @@ impl io::Write for LineWriter {
     }
 }
 
-// === impl NotedFailures ===
-
 impl NotedFailures {
     /// A layer that writes into this journal.
     #[must_use]
@@ -153,8 +149,6 @@ fn origin(target: &str, level: Level) -> Option<Origin> {
         Origin::Program
     })
 }
-
-// === impl Text ===
 
 impl Visit for Text {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {

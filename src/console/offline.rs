@@ -44,8 +44,6 @@ pub struct Node {
     notes: Vec<String>,
 }
 
-// === impl Node ===
-
 impl Node {
     /// Takes all that the source of a configuration delivers, and reads the node's addresses, and what
     /// could be ours.
@@ -98,9 +96,6 @@ impl Node {
     }
 
     /// Returns what a takeover would change.
-    ///
-    /// # Errors
-    /// When the kernel cannot be read.
     pub fn takeover(mut self) -> Result<Takeover, Failure> {
         let mode = self.configuration.settings.mode;
         if self.configuration.cleanup_other_modes {
@@ -115,9 +110,6 @@ impl Node {
     }
 
     /// Returns the differences of the kernel from the plan.
-    ///
-    /// # Errors
-    /// When the kernel cannot be read.
     pub fn diff(mut self) -> Result<Diff, Failure> {
         let mode = self.configuration.settings.mode.to_string();
         let notes = std::mem::take(&mut self.notes);

@@ -29,8 +29,6 @@ pub enum Failure {
     NotWritten(String),
 }
 
-// === impl Verdict ===
-
 impl Verdict {
     /// Returns the exit code: 0, 1 or 5.
     #[must_use]
@@ -48,8 +46,6 @@ impl From<bool> for Verdict {
         if is_so { Self::Yes } else { Self::No }
     }
 }
-
-// === impl Failure ===
 
 impl Failure {
     /// Returns the exit code: 2, 3, 4 or 6.

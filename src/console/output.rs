@@ -58,8 +58,6 @@ pub struct Output {
     stream: AutoStream<Box<dyn Write>>,
 }
 
-// === impl Output ===
-
 impl Output {
     /// Output to this process's own.
     #[must_use]
@@ -80,16 +78,12 @@ impl Output {
         Self { format: Format::Json, has_written: false, stream }
     }
 
-    /// Returns the format.
     #[must_use]
     pub fn format(&self) -> Format {
         self.format
     }
 
     /// Writes an answer: as JSON or YAML, or the text that is made of it without control characters.
-    ///
-    /// # Errors
-    /// The reader's.
     pub fn show<T: Content>(
         &mut self,
         content: T,
@@ -108,16 +102,11 @@ impl Output {
     }
 
     /// Writes a text of this program, with its styles. What comes from outside is `harmless` already.
-    ///
-    /// # Errors
-    /// The reader's.
     pub fn write(&mut self, text: &str) -> io::Result<()> {
         self.stream.write_all(text.as_bytes())?;
         self.stream.flush()
     }
 }
-
-// === impl Format ===
 
 impl Format {
     /// Returns an answer in this format, which is not for people.

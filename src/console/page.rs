@@ -165,8 +165,6 @@ fn asset(media_type: &'static str, text: &'static str) -> Response {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Parameters(Vec<(String, String)>);
 
-// === impl Parameters ===
-
 impl Parameters {
     fn read(query: Option<String>) -> Self {
         let query = query.filter(|query| query.len() <= LONGEST_QUERY).unwrap_or_default();
@@ -196,8 +194,6 @@ fn link(page: &str, parameters: &[(&str, &str)]) -> String {
         query => format!("{page}?{query}"),
     }
 }
-
-// === impl Site ===
 
 impl Site {
     fn new(answers: Router, runtime: Handle, pause: Duration) -> Self {
@@ -239,8 +235,6 @@ impl Site {
 /// An answer that is being made. It ends with its reader.
 struct Answering<T>(JoinHandle<T>);
 
-// === impl Answering ===
-
 impl<T> Future for Answering<T> {
     type Output = Result<T, JoinError>;
 
@@ -254,8 +248,6 @@ impl<T> Drop for Answering<T> {
         self.0.abort();
     }
 }
-
-// === impl Answered ===
 
 impl Answered {
     fn read<T: Content>(&self) -> Result<T, Failure> {
@@ -272,8 +264,6 @@ impl Answered {
         Err(Failure { status: self.status, message })
     }
 }
-
-// === impl Failure ===
 
 impl Failure {
     /// Too many questions lately. The next one is answered after this time.

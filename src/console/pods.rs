@@ -19,8 +19,6 @@ pub enum PodFinder {
     Manifests(PathBuf),
 }
 
-// === impl PodFinder ===
-
 impl PodFinder {
     /// Finds a Pod.
     ///

@@ -39,13 +39,8 @@ pub struct Change {
     pub warnings: Vec<String>,
 }
 
-// === impl Manifests ===
-
 impl Manifests {
     /// Reads the objects of a file.
-    ///
-    /// # Errors
-    /// When it is no manifest, in words.
     pub fn read(&mut self, file: &str, text: &str) -> Result<(), String> {
         let objects = parse(text.as_bytes()).map_err(|error| format!("{file}: {error}"))?;
         let mut others = BTreeMap::<String, usize>::new();
@@ -114,8 +109,6 @@ impl Manifests {
         change
     }
 }
-
-// === impl Change ===
 
 impl Change {
     fn take(&mut self, converted: Result<Converted, String>) {

@@ -70,9 +70,6 @@ pub enum RehearsalError {
 }
 
 /// Returns these Services as the loop has them, as far as there are.
-///
-/// # Errors
-/// [`LoopGone`].
 pub async fn present(
     inquiries: &Inquiries,
     names: &[ServiceName],
@@ -93,9 +90,6 @@ pub async fn present(
 }
 
 /// Finds out what these events would do, which are about Services and slices.
-///
-/// # Errors
-/// When the loop does not answer, or the change is too large.
 pub async fn rehearse(
     inquiries: &Inquiries,
     events: Vec<Event>,
@@ -196,8 +190,6 @@ async fn without_shared(inquiries: &Inquiries, previewed: &Previewed) -> Result<
     }
     Ok(ops)
 }
-
-// === impl Rehearsed ===
 
 impl Rehearsed {
     /// Describes what a change does that was planned by these planners, before and after it.

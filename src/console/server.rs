@@ -73,8 +73,6 @@ pub async fn serve(path: &Path, desk: Arc<Desk>) -> Infallible {
     socket.serve(router).await
 }
 
-// === impl Socket ===
-
 impl Socket {
     /// Listens. The file of a program that has ended is replaced, and that of a living one is not.
     fn bind(path: &Path) -> io::Result<Self> {

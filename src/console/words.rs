@@ -31,7 +31,6 @@ pub enum Effect {
 pub struct Described {
     /// Effect on the object.
     pub effect: Effect,
-    /// The object.
     pub object: String,
     /// State that there is; none: nothing.
     pub found: Option<String>,
@@ -51,8 +50,6 @@ pub struct Beside<'a> {
     /// True if the operation's chain is there.
     pub has_chain: bool,
 }
-
-// === impl Beside ===
 
 impl<'a> Beside<'a> {
     /// The state that a reading has of an operation's object.

@@ -95,8 +95,6 @@ pub struct EventQueue {
 /// Problems that Services have now. Services without problems have no entry.
 type CurrentProblems = Arc<Mutex<HashMap<ServiceName, Vec<Problem>>>>;
 
-// === impl EventRecorder ===
-
 impl EventRecorder {
     /// Returns a recorder, and the queue from which a [`Publisher`] takes its Events.
     #[must_use]
@@ -144,8 +142,6 @@ impl EventRecorder {
     }
 }
 
-// === impl EventQueue ===
-
 impl EventQueue {
     /// Returns the Events of the problems that Services have now and every node sees.
     fn current(&self) -> Vec<NewEvent> {
@@ -157,8 +153,6 @@ impl EventQueue {
         each.filter(|event| event.extent == Extent::Cluster).collect()
     }
 }
-
-// === impl NewEvent ===
 
 impl NewEvent {
     /// Returns an Event that arises on this node alone.
@@ -220,8 +214,6 @@ impl NewEvent {
         self.note.get(..end).unwrap_or_default()
     }
 }
-
-// === impl Regarding ===
 
 impl fmt::Display for Regarding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -57,8 +57,6 @@ pub struct Publisher {
     pub n_nodes: Arc<AtomicUsize>,
 }
 
-// === impl Publisher ===
-
 impl Publisher {
     /// Publishes until no recorder is left. When Events have expired, those of problems that last
     /// and that every node sees are published again.

@@ -32,8 +32,6 @@ pub(super) struct TokenBucket {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sampling(u64);
 
-// === impl TokenBucket ===
-
 impl TokenBucket {
     pub(super) fn new(now: Instant) -> Self {
         Self { tokens: BURST, since: now }
@@ -56,8 +54,6 @@ impl TokenBucket {
         taken
     }
 }
-
-// === impl Sampling ===
 
 impl Sampling {
     /// Returns the sampling of a node and an Event, for the first or a later time.

@@ -40,8 +40,6 @@ pub(crate) fn affordable(wanted: usize, files: u64, part: u64) -> usize {
     wanted.min(usize::try_from(limit / part / files).unwrap_or(usize::MAX))
 }
 
-// === impl Limit ===
-
 impl Limit {
     /// Allows `most` connections at a time. `open` counts those that are open, `refused` those that
     /// were too many.
@@ -71,8 +69,6 @@ impl Limit {
     }
 }
 
-// === impl Slot ===
-
 impl Slot {
     fn new(open: IntGauge, permit: OwnedSemaphorePermit) -> Self {
         open.inc();
@@ -85,8 +81,6 @@ impl Drop for Slot {
         self.open.dec();
     }
 }
-
-// === impl RateLimit ===
 
 impl RateLimit {
     /// True if the last time was a minute ago or longer; then this is the last time.

@@ -32,8 +32,6 @@ struct Failing {
     next: Instant,
 }
 
-// === impl ListenRetries ===
-
 impl<K: Clone + Eq + Hash> ListenRetries<K> {
     /// Notes a failure. True if it is to be reported: it is new, or was last reported ten minutes
     /// ago.

@@ -27,8 +27,6 @@ pub(crate) struct Pending<K, V> {
     pub(crate) has_ended: bool,
 }
 
-// === impl Mailbox ===
-
 impl<K: Ord, V> Mailbox<K, V> {
     /// Replaces the values of these keys.
     pub(crate) fn put(&self, values: impl IntoIterator<Item = (K, V)>) {
@@ -73,8 +71,6 @@ impl<K, V> Default for Mailbox<K, V> {
         Self(Arc::new(Shared { pending: Mutex::default(), wake: Notify::new() }))
     }
 }
-
-// === impl Pending ===
 
 impl<K, V> Default for Pending<K, V> {
     fn default() -> Self {

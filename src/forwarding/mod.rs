@@ -16,9 +16,6 @@ use std::thread;
 
 /// Runs a task, and those that it spawns, in a thread of its own. When the task ends, so do the
 /// others.
-///
-/// # Errors
-/// When the kernel gives no thread.
 pub(crate) fn start_thread(
     name: &str,
     task: impl Future<Output = ()> + Send + 'static,

@@ -248,8 +248,6 @@ fn counted(list: &str) -> Option<u32> {
     })
 }
 
-// === impl Root ===
-
 impl Default for Root {
     fn default() -> Self {
         Self { proc_sys: PathBuf::from(sysctl::ROOT), sys: PathBuf::from("/sys") }

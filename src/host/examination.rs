@@ -49,8 +49,6 @@ pub(super) struct Examined {
     pub(super) limits: Vec<String>,
 }
 
-// === impl Examined ===
-
 impl Examined {
     /// Checks that the families that are served now can be served.
     pub(super) fn keeps(&self, served: &[Family]) -> anyhow::Result<()> {

@@ -53,8 +53,6 @@ pub(super) fn decide(
     }
 }
 
-// === impl FallenBack ===
-
 impl fmt::Display for FallenBack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { preferred, mode, missing } = self;

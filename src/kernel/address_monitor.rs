@@ -141,8 +141,6 @@ pub fn channel() -> (Reporter, AddressChanges) {
     (Reporter(Arc::clone(&shared)), AddressChanges(shared))
 }
 
-// === impl AddressChanges ===
-
 impl AddressChanges {
     /// Waits for changes and returns all of them; none when the monitor has ended. Cancel-safe.
     pub async fn next(&mut self) -> Option<Happened> {
@@ -167,8 +165,6 @@ impl Drop for AddressChanges {
     }
 }
 
-// === impl Reporter ===
-
 impl Reporter {
     /// Adds to what has happened.
     pub fn report(&self, add: impl FnOnce(&mut Happened)) {
@@ -190,8 +186,6 @@ impl Drop for Reporter {
         self.0.news.notify_one();
     }
 }
-
-// === impl Happened ===
 
 impl Happened {
     fn is_something(&self) -> bool {

@@ -54,8 +54,6 @@ fn read_from(
     }
 }
 
-// === impl TableEntry ===
-
 impl<'a> TableEntry<'a> {
     /// Returns the connection of a line; none for the heading, and for other protocols.
     pub(crate) fn of_line(line: &'a str) -> Option<Self> {

@@ -33,8 +33,6 @@ pub(crate) struct ConntrackClient {
     can_filter: bool,
 }
 
-// === impl ConntrackClient ===
-
 impl ConntrackClient {
     pub(crate) fn open() -> Result<Self, Error> {
         Ok(Self { socket: Socket::open(netlink::Protocol::Netfilter)?, can_filter: true })

@@ -48,21 +48,13 @@ pub struct ConnectionCount {
     pub inactive: u64,
 }
 
-// === impl Counters ===
-
 impl Counters {
     /// Opens a handle in the calling thread's network namespace.
-    ///
-    /// # Errors
-    /// When the kernel has no IPVS, or refuses.
     pub fn open() -> Result<Self, ReadError> {
         ipvs::Client::open().map(Self).map_err(|error| ReadError::new("IPVS", error))
     }
 
     /// Reads a virtual server; none if there is none.
-    ///
-    /// # Errors
-    /// When it cannot be read.
     pub fn read(&mut self, frontend: &Frontend) -> Result<Option<CountedVirtualServer>, ReadError> {
         let unread = |error| ReadError::new(format!("virtual server {frontend}"), error);
         let id = translate::virtual_server_id(frontend);
@@ -95,9 +87,6 @@ impl Counters {
     }
 
     /// Counts the connections of virtual servers. One that is not there has none.
-    ///
-    /// # Errors
-    /// When one cannot be read.
     pub fn connections(&mut self, frontends: &[Frontend]) -> Result<ConnectionCount, ReadError> {
         let mut count = ConnectionCount::default();
         for frontend in frontends {

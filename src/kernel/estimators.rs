@@ -25,8 +25,6 @@ pub enum Run {
     Off,
 }
 
-// === impl Run ===
-
 impl Run {
     /// Returns the sysctl to set at the start, on a kernel that has it: Linux 5.16 and later, and older
     /// ones of distributions that have backported it.

@@ -108,8 +108,6 @@ struct InjectedRefusal {
     carried_out: bool,
 }
 
-// === impl Fake ===
-
 impl Fake {
     /// A kernel in this state.
     #[must_use]

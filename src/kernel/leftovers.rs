@@ -92,8 +92,6 @@ pub(super) fn ipset() -> Result<Option<ipset::Client>, ReadError> {
     }
 }
 
-// === impl Leftovers ===
-
 impl Leftovers {
     /// Opens the handles that the kernel has, in the calling thread's network namespace.
     ///
@@ -170,9 +168,6 @@ impl Leftovers {
     }
 
     /// Counts the connections of these virtual servers. One that is gone has none.
-    ///
-    /// # Errors
-    /// When they cannot be read.
     pub fn connections(&mut self, frontends: &[Frontend]) -> Result<Connections, ReadError> {
         let unread = |error: ipvs::Error| ReadError::new("connections of virtual servers", error);
         let mut counted = Connections::default();
@@ -286,9 +281,6 @@ impl Leftovers {
     }
 
     /// Deletes our interface with all its addresses.
-    ///
-    /// # Errors
-    /// The kernel's refusal.
     pub fn delete_link(&mut self) -> Result<(), netlink::Error> {
         match self.links.find()? {
             Some(link) => self.links.delete(link.index),

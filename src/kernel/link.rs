@@ -100,8 +100,6 @@ pub(crate) struct AddressBatch {
     index: u32,
 }
 
-// === impl Links ===
-
 impl Links {
     pub(crate) fn open() -> Result<Self, Error> {
         Ok(Self { socket: Socket::open(Protocol::Route)? })
@@ -198,8 +196,6 @@ impl Links {
     }
 }
 
-// === impl AddressScope ===
-
 impl AddressScope {
     pub(crate) const fn number(self) -> u8 {
         match self {
@@ -209,16 +205,12 @@ impl AddressScope {
     }
 }
 
-// === impl LinkAddress ===
-
 impl LinkAddress {
     /// True if the kernel gave the interface this address by itself.
     pub(crate) fn is_link_local_v6(&self) -> bool {
         matches!(self.address, IpAddr::V6(address) if address.is_unicast_link_local())
     }
 }
-
-// === impl AddressBatch ===
 
 impl AddressBatch {
     pub(crate) fn new(index: u32) -> Self {

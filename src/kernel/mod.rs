@@ -65,9 +65,6 @@ pub trait Kernel: Send {
     fn drift_check(&mut self) -> Result<DriftCheck, ReadError>;
 
     /// Lists the virtual servers of all programs, except those by firewall mark.
-    ///
-    /// # Errors
-    /// When they could not be read.
     fn list_virtual_servers(&mut self) -> Result<Listing, ReadError>;
 
     /// True if IPVS, sets and the dummy interface can be read and written: always in IPVS mode; in
@@ -80,9 +77,6 @@ pub trait Kernel: Send {
 
     /// Reads virtual servers with their real servers. Returns a result for each frontend, in the
     /// same order: one that cannot be read does not keep the others from being read.
-    ///
-    /// # Errors
-    /// When the kernel does not answer, or refuses all reads.
     fn read_virtual_servers(
         &mut self,
         frontends: &[Frontend],
@@ -90,9 +84,6 @@ pub trait Kernel: Send {
 
     /// Reads virtual servers that were listed just now. Takes their scheduler, flags and timeout
     /// from the listing, which saves a request for each.
-    ///
-    /// # Errors
-    /// As for [`Kernel::read_virtual_servers`].
     fn read_listed(
         &mut self,
         listed: &[ListedVirtualServer],
@@ -102,9 +93,6 @@ pub trait Kernel: Send {
     /// connection that one of its ends may still send data on. None: the table has more than `most`
     /// connections of all kinds, and is not read to its end. The cost grows with the square of what is
     /// read.
-    ///
-    /// # Errors
-    /// When they could not be read.
     fn count_open_connections(&mut self, most: u64) -> Result<Option<OpenConnections>, ReadError>;
 
     /// Reads a set with its entries; none if there is no such set.
@@ -114,21 +102,12 @@ pub trait Kernel: Send {
     fn read_set(&mut self, set: SetId) -> Result<Option<ActualSet>, ReadError>;
 
     /// Reads the addresses of all interfaces.
-    ///
-    /// # Errors
-    /// When they could not be read.
     fn read_addresses(&mut self) -> Result<Addresses, ReadError>;
 
     /// Compares a family's rules with the desired ones.
-    ///
-    /// # Errors
-    /// When they could not be read.
     fn read_rule_set(&mut self, family: Family) -> Result<RuleSetReading, ReadError>;
 
     /// Reads a family's chains of iptables mode.
-    ///
-    /// # Errors
-    /// When they could not be read.
     fn read_chains(&mut self, family: Family) -> Result<ActualChains, ReadError>;
 
     /// Sets a family's desired rules, for [`Op::WriteRuleSet`] and [`Kernel::read_rule_set`].
@@ -146,9 +125,6 @@ pub trait Kernel: Send {
 
     /// Sets one of [`DriftCheck::sysctls`]. Returns what changed; nothing if it has its value
     /// already.
-    ///
-    /// # Errors
-    /// When the kernel does not take the value.
     fn set_sysctl(&mut self, sysctl: &Sysctl) -> Result<Option<SysctlChange>, SysctlError>;
 
     /// A handle that removes stale flows from connection tracking beside all other calls.
@@ -162,9 +138,6 @@ pub trait Kernel: Send {
 /// written to the set meanwhile may be in the reading or not.
 pub trait SetReader: fmt::Debug + Send + Sync {
     /// Reads a set as [`Kernel::read_set`] does.
-    ///
-    /// # Errors
-    /// As for [`Kernel::read_set`].
     fn read_set(&self, set: SetId) -> Result<Option<ActualSet>, ReadError>;
 }
 
@@ -172,9 +145,6 @@ pub trait SetReader: fmt::Debug + Send + Sync {
 /// of a second for each port.
 pub trait FlowRemover: fmt::Debug + Send + Sync {
     /// Removes the stale flows of a family, and returns how many.
-    ///
-    /// # Errors
-    /// When they could not be listed, or not all be removed.
     fn remove_flows(&self, family: Family, targets: &FlowTargets) -> Result<u64, Refusal>;
 }
 
@@ -183,15 +153,9 @@ pub trait FlowRemover: fmt::Debug + Send + Sync {
 /// about rules wait for a repair under way; to a drift check, no rules are untouched meanwhile.
 pub trait RuleRepairer: fmt::Debug + Send + Sync {
     /// Compares a family's rules with the desired ones.
-    ///
-    /// # Errors
-    /// When they could not be read.
     fn read_rule_set(&self, family: Family) -> Result<RuleSetReading, ReadError>;
 
     /// Carries out [`Op::WriteRuleSet`].
-    ///
-    /// # Errors
-    /// When the rules could not be written.
     fn write_rule_set(&self, family: Family) -> Result<(), Refusal>;
 }
 
@@ -305,8 +269,6 @@ pub enum RefusalClass {
     Other,
 }
 
-// === impl ReadError ===
-
 impl ReadError {
     /// Makes the error of a read of `what`.
     pub fn new(what: impl Into<String>, reason: impl fmt::Display) -> Self {
@@ -318,8 +280,6 @@ impl ReadError {
         Self { is_foreign: true, ..Self::new(what, reason) }
     }
 }
-
-// === impl RefusalClass ===
 
 impl RefusalClass {
     /// Consequence or advice, in parentheses, that follows the reason of a refusal. May be empty.
@@ -343,8 +303,6 @@ impl RefusalClass {
         }
     }
 }
-
-// === impl Refusal ===
 
 impl Refusal {
     /// A refusal with the kernel's words.

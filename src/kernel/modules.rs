@@ -173,8 +173,6 @@ fn reasons(stderr: &str) -> String {
     reasons.join("; ")
 }
 
-// === impl NotLoaded ===
-
 impl fmt::Display for NotLoaded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(

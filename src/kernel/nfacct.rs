@@ -28,13 +28,8 @@ const HEADER: [u8; 4] = [0; 4];
 #[derive(Debug)]
 pub struct NfacctClient(Socket);
 
-// === impl NfacctClient ===
-
 impl NfacctClient {
     /// Opens a socket, which every kernel with netfilter has.
-    ///
-    /// # Errors
-    /// When there is none.
     pub fn open() -> Result<Self, Error> {
         Socket::open(Protocol::Netfilter).map(Self)
     }
@@ -50,9 +45,6 @@ impl NfacctClient {
     }
 
     /// Returns the number of packets that a counter has counted; none: there is no such counter.
-    ///
-    /// # Errors
-    /// When it cannot be read.
     pub fn packets(&mut self, name: &str) -> Result<Option<u64>, Error> {
         let mut batch = Batch::new();
         batch.push(GET, 0, |message| write(message, name));

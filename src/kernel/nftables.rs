@@ -54,8 +54,6 @@ pub struct NftablesClient {
     socket: Socket,
 }
 
-// === impl NftablesClient ===
-
 impl NftablesClient {
     /// Opens it in the calling thread's network namespace; none if the kernel has no netfilter
     /// netlink.

@@ -49,8 +49,6 @@ pub(crate) fn of_unnamed<E>(
     Walk { read, seen: BTreeSet::new() }.fate(chain, 0)
 }
 
-// === impl Walk ===
-
 impl<E, R: FnMut(&str) -> Result<Vec<Step>, E>> Walk<R> {
     /// None if the packet comes back. A chain that was read before is one from which it came back.
     fn fate(&mut self, chain: &str, depth: usize) -> Result<Option<Fate>, E> {

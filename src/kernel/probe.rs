@@ -104,8 +104,6 @@ fn net_admin(facts: &Facts) -> Option<Finding> {
     })
 }
 
-// === impl IpvsFacts ===
-
 impl IpvsFacts {
     fn problems(&self) -> Vec<Finding> {
         let ipset = self.ipset.as_ref().err().map(|why| {
@@ -269,8 +267,6 @@ fn sysctls(facts: &Facts) -> Option<Finding> {
     })
 }
 
-// === impl Findings ===
-
 impl Findings {
     /// Returns the problems for which nothing can be served, in words.
     #[must_use]
@@ -305,8 +301,6 @@ impl Findings {
         !self.families.is_empty() && !self.problems.iter().any(|problem| problem.fatal)
     }
 }
-
-// === impl Finding ===
 
 impl Finding {
     fn fatal(what: impl Into<String>, why: &str, remedy: impl Into<String>) -> Self {

@@ -30,8 +30,6 @@ pub struct Readings {
     pub unread: Vec<ReadError>,
 }
 
-// === impl KernelReader ===
-
 impl KernelReader {
     /// Reads by this port.
     #[must_use]
@@ -63,9 +61,6 @@ impl KernelReader {
     }
 
     /// See [`Kernel::read_addresses`].
-    ///
-    /// # Errors
-    /// When they could not be read.
     pub fn read_addresses(&mut self) -> Result<Addresses, ReadError> {
         self.kernel.read_addresses()
     }

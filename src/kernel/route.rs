@@ -67,8 +67,6 @@ pub(crate) struct RouteBatch {
     networks: Vec<(IpNet, bool)>,
 }
 
-// === impl Routes ===
-
 impl Routes {
     pub(crate) fn open() -> Result<Self, Error> {
         let mut socket = Socket::open(Protocol::Route)?;
@@ -170,8 +168,6 @@ impl Routes {
         self.socket.traffic()
     }
 }
-
-// === impl RouteBatch ===
 
 impl RouteBatch {
     /// A removal is of a route of ours, on whichever interface.

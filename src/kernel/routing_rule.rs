@@ -38,7 +38,6 @@ pub(crate) const PREFERENCE: u32 = 1;
 /// The table of local addresses.
 const TABLE_LOCAL: u32 = RT_TABLE_LOCAL as u32;
 
-/// A routing rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RoutingRule {
     /// Its preference: the lowest comes first.
@@ -74,9 +73,6 @@ pub(super) fn list(socket: &mut Socket, family: Family) -> Result<Vec<RoutingRul
 }
 
 /// Lists the routing rules of a family, in order.
-///
-/// # Errors
-/// When the kernel does not answer.
 pub(crate) fn rules(family: Family) -> Result<Vec<RoutingRule>, Error> {
     list(&mut Socket::open(netlink::Protocol::Route)?, family)
 }
@@ -95,16 +91,12 @@ pub(super) fn leads_to_ours(body: &[u8]) -> bool {
     rule.is_some_and(|rule| rule.ours.is_some() || rule.is_plain_local())
 }
 
-// === impl RoutingRule ===
-
 impl RoutingRule {
     /// True if every packet that comes here is looked up in the table of local addresses.
     fn is_plain_local(&self) -> bool {
         self.table == TABLE_LOCAL && !self.is_selective
     }
 }
-
-// === impl RuleBatch ===
 
 impl RuleBatch {
     pub(super) fn add(&mut self, network: IpNet) {

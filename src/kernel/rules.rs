@@ -77,8 +77,6 @@ pub struct Rules {
     short_circuits: OnceLock<Result<(), ProbeError>>,
 }
 
-// === impl Variant ===
-
 #[cfg(all(test, feature = "kernel-tests"))]
 impl Variant {
     /// The kinds that tests are about: both, unless `KUBE_IPVS_IPTABLES` names one.
@@ -100,8 +98,6 @@ impl From<Backend> for Variant {
     }
 }
 
-// === impl Rules ===
-
 impl Rules {
     /// Finds the programs. With [`Variant::Auto`] and both kinds installed, the rules that are
     /// there decide.
@@ -120,7 +116,6 @@ impl Rules {
         Backend::BOTH.into_iter().filter_map(open).collect()
     }
 
-    /// The family.
     #[must_use]
     pub fn family(&self) -> Family {
         self.family
@@ -146,9 +141,6 @@ impl Rules {
 
     /// Checks that iptables works here: lists a chain that every `nat` table has. It need not if it
     /// can do the short circuits that are wanted.
-    ///
-    /// # Errors
-    /// When it does not.
     pub fn probe(&self, short_circuits: Option<IpNet>) -> Result<(), RulesError> {
         if short_circuits.is_some_and(|network| self.try_short_circuits(network).is_ok()) {
             return Ok(());
@@ -164,9 +156,6 @@ impl Rules {
     /// Checks once that the kernel and iptables can lead from one network to another (`NETMAP`): writes
     /// such a rule into a chain that nothing leads to, and removes it. Where a former start has written
     /// such rules, they can.
-    ///
-    /// # Errors
-    /// When they cannot, or that could not be tried.
     pub fn try_short_circuits(&self, network: IpNet) -> Result<(), ProbeError> {
         if let Some(known) = self.short_circuits.get() {
             return known.clone();
@@ -190,9 +179,6 @@ impl Rules {
     }
 
     /// Compares the present rules with the desired ones.
-    ///
-    /// # Errors
-    /// When they cannot be read.
     pub fn check(&self, rule_set: &RuleSet) -> Result<Comparison, RulesError> {
         Ok(rule_set.compare(&self.read(rule_set.jumps())?))
     }
@@ -255,9 +241,6 @@ impl Rules {
     }
 
     /// Reads the chains of Services of a mode.
-    ///
-    /// # Errors
-    /// When they cannot be read.
     pub fn chains(&self, mode: Mode) -> Result<ActualChains, RulesError> {
         Ok(ActualChains::parse(mode, self.family, &self.read(&[])?))
     }
@@ -287,9 +270,6 @@ impl Rules {
     /// kernel load others. A kernel that has no tables of this kind has none of ours. Of a table that the
     /// program cannot show, and that was read otherwise, a line says so ([`READ_BY_CHAIN`]), and of one that
     /// could not be read at all ([`UNREAD`]). With such a table, those that we do not write are left out.
-    ///
-    /// # Errors
-    /// When it cannot be read.
     pub fn saved(&self) -> Result<String, RulesError> {
         match installed::run(&self.programs.save, &[], "") {
             Err(error) if error.cause() == Cause::NoTable => Ok(String::new()),

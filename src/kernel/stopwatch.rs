@@ -17,7 +17,6 @@ pub enum KernelRead {
     VirtualServers,
     /// The connections that IPVS leads.
     Connections,
-    /// A set.
     Set,
     /// The addresses of all interfaces.
     Addresses,
@@ -42,8 +41,6 @@ impl Stopwatch for () {
 
     fn wrote(&self, _: PartKind, _: Duration) {}
 }
-
-// === impl KernelRead ===
 
 impl KernelRead {
     /// Everything that is read.

@@ -199,9 +199,6 @@ pub fn apply(root: &Path, wanted: &[Sysctl]) -> SysctlOutcome {
 }
 
 /// Sets a sysctl, and returns what changed; nothing if it has its value already.
-///
-/// # Errors
-/// When the kernel does not take the value.
 pub fn set(root: &Path, sysctl: &Sysctl) -> Result<Option<SysctlChange>, SysctlError> {
     let path = root.join(sysctl.path);
     let found = read(&path);
@@ -282,8 +279,6 @@ fn read(path: &Path) -> Result<String, io::ErrorKind> {
     fs::read_to_string(path).map(|text| text.trim().to_owned()).map_err(|error| error.kind())
 }
 
-// === impl Bridged ===
-
 impl Bridged {
     /// Reads the present visibility. `root` is [`ROOT`] except in tests.
     #[must_use]
@@ -295,8 +290,6 @@ impl Bridged {
         }
     }
 }
-
-// === impl Sysctl ===
 
 impl Sysctl {
     /// A sysctl to set.
@@ -323,8 +316,6 @@ impl fmt::Display for Sysctl {
     }
 }
 
-// === impl KernelVersion ===
-
 impl KernelVersion {
     /// `6.1.0-18-cloud-amd64`
     fn parse(release: &str) -> Option<Self> {
@@ -333,15 +324,11 @@ impl KernelVersion {
     }
 }
 
-// === impl SysctlChange ===
-
 impl fmt::Display for SysctlChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} (it was {}): {}", self.sysctl, self.before, self.sysctl.why)
     }
 }
-
-// === impl SysctlError ===
 
 impl std::error::Error for SysctlError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {

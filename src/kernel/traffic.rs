@@ -38,22 +38,14 @@ pub struct CurrentConnections {
 #[derive(Debug)]
 pub struct TrafficReader(ipvs::Client);
 
-// === impl TrafficReader ===
-
 impl TrafficReader {
     /// Opens a socket in the calling thread's network namespace.
-    ///
-    /// # Errors
-    /// When the kernel has no IPVS, or gives no socket.
     pub fn open() -> Result<Self, ReadError> {
         ipvs::Client::open().map(Self).map_err(|error| ReadError::new("IPVS", error))
     }
 
     /// Lists the virtual servers of all programs, except those by firewall mark, with what they
     /// counted. One request, whose answer comes in parts.
-    ///
-    /// # Errors
-    /// When they could not be read.
     pub fn counters(&mut self) -> Result<Vec<(Frontend, TrafficCounters)>, ReadError> {
         let unread = |error| ReadError::new("counters of virtual servers", error);
         let listed = self.0.list_services().map_err(unread)?;
@@ -66,9 +58,6 @@ impl TrafficReader {
 
     /// Reads the connections of virtual servers, in the same order: a request for each. One that is
     /// gone has none.
-    ///
-    /// # Errors
-    /// When they could not be read.
     pub fn connections(
         &mut self,
         frontends: &[Frontend],
@@ -83,8 +72,6 @@ impl TrafficReader {
         frontends.iter().map(read).collect()
     }
 }
-
-// === impl TrafficCounters ===
 
 impl From<&ipvs::Statistics> for TrafficCounters {
     fn from(statistics: &ipvs::Statistics) -> Self {
@@ -128,8 +115,6 @@ impl TrafficCounters {
         }
     }
 }
-
-// === impl CurrentConnections ===
 
 impl CurrentConnections {
     /// Both together.

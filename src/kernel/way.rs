@@ -47,8 +47,6 @@ pub(crate) struct Interface {
     pub(crate) is_bridge: bool,
 }
 
-// === impl Ways ===
-
 impl Ways {
     pub(crate) fn open() -> Result<Self, Error> {
         Ok(Self { socket: Socket::open(Protocol::Route)?, links: Links::open()? })

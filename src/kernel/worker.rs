@@ -92,13 +92,8 @@ pub(crate) enum ReadFailure {
 /// Work that the worker carries out.
 type Job = Box<dyn FnOnce(&mut dyn Kernel, &dyn Stopwatch) + Send>;
 
-// === impl ReadFailure ===
-
 impl ReadFailure {
     /// Returns the error of a read that can be retried.
-    ///
-    /// # Errors
-    /// [`WorkerGone`].
     pub(crate) fn retryable(self) -> Result<ReadError, WorkerGone> {
         match self {
             Self::WorkerGone(gone) => Err(gone),
@@ -107,13 +102,8 @@ impl ReadFailure {
     }
 }
 
-// === impl KernelHandle ===
-
 impl KernelHandle {
     /// Starts the worker. It ends when the last handle is dropped.
-    ///
-    /// # Errors
-    /// When the process may not have another thread.
     pub fn start(
         kernel: impl Kernel + 'static,
         stopwatch: impl Stopwatch + 'static,
@@ -123,9 +113,6 @@ impl KernelHandle {
 
     /// Starts the worker, which drops the token when it has ended and closed the kernel's handles:
     /// a job may still be under way when the last handle is dropped.
-    ///
-    /// # Errors
-    /// When the process may not have another thread.
     pub(crate) fn start_holding(
         mut kernel: impl Kernel + 'static,
         stopwatch: impl Stopwatch + 'static,
@@ -199,9 +186,6 @@ impl KernelHandle {
     }
 
     /// Makes a call to the kernel, or several.
-    ///
-    /// # Errors
-    /// [`WorkerGone`].
     pub(crate) async fn call<T: Send + 'static>(
         &self,
         call: impl FnOnce(&mut dyn Kernel) -> T + Send + 'static,
@@ -229,9 +213,6 @@ impl KernelHandle {
 
     /// See [`Kernel::apply`]. Measures each part of the kernel, and returns the operations beside
     /// their results.
-    ///
-    /// # Errors
-    /// [`WorkerGone`].
     pub(crate) async fn apply(
         &self,
         ops: Vec<Op>,

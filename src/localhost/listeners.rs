@@ -44,8 +44,6 @@ struct Listener {
     task: JoinHandle<Infallible>,
 }
 
-// === impl Listeners ===
-
 impl Listeners {
     pub(super) fn new(
         updates: PortUpdates,
@@ -153,8 +151,6 @@ impl Listeners {
         }
     }
 }
-
-// === impl Listener ===
 
 impl Listener {
     fn start(listener: TcpListener, to: SocketAddr, passing: Passing) -> Self {

@@ -108,9 +108,6 @@ type PortUpdates = Mailbox<ServiceName, Vec<LocalhostPort>>;
 /// Starts the thread. Failures to listen are sent to `failures` when they begin, and every ten
 /// minutes for as long as they last. When it listens no more, connections have as much time to end as
 /// `drain` is then.
-///
-/// # Errors
-/// When the kernel gives no thread.
 pub fn start(
     meters: Meters,
     failures: mpsc::Sender<NodePortListenFailure>,
@@ -129,8 +126,6 @@ pub fn start(
     })?;
     Ok(thread)
 }
-
-// === impl LocalhostThread ===
 
 impl LocalhostThread {
     /// Returns the observer of another event loop. Ports of the one before stay until the new one has
@@ -160,8 +155,6 @@ impl Drop for Shared {
     }
 }
 
-// === impl LocalhostObserver ===
-
 impl LocalhostObserver {
     fn round_ended(&mut self, round: &Round<'_>) {
         // After a retry or a drain check, ports planned meanwhile may still wait.
@@ -189,8 +182,6 @@ impl Observer for LocalhostObserver {
         }
     }
 }
-
-// === impl NodePortListenFailure ===
 
 impl fmt::Display for NodePortListenFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -21,8 +21,6 @@ pub(super) struct Passing {
     limit: Limit,
 }
 
-// === impl Passing ===
-
 impl Passing {
     /// Passes on at most `most` connections at a time.
     pub(super) fn new(most: usize, meters: Meters) -> Self {

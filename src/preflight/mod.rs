@@ -85,8 +85,6 @@ pub fn run(configuration: &Configuration, place: &str) -> Preflight {
     Preflight::new(configuration.settings.mode, place, checks)
 }
 
-// === impl Preflight ===
-
 impl Preflight {
     fn new(mode: Mode, place: &str, checks: Vec<Check>) -> Self {
         Self {
@@ -97,8 +95,6 @@ impl Preflight {
         }
     }
 }
-
-// === impl Check ===
 
 impl Check {
     fn new(name: &str, state: CheckState, found: impl Into<String>) -> Self {
@@ -128,8 +124,6 @@ impl Check {
         Self::warning(name, found, "run the command as root, in the host's network namespace")
     }
 }
-
-// === impl CheckState ===
 
 impl CheckState {
     /// Returns the word for it.

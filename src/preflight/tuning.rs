@@ -85,8 +85,6 @@ fn idle(configuration: &Configuration, proc_sys: &Path) -> Option<Idle> {
     })
 }
 
-// === impl Idle ===
-
 impl Idle {
     fn check(self) -> Check {
         const NAME: &str = "idle connections";

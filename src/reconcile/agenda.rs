@@ -14,8 +14,6 @@ pub(super) struct Agenda<K, V> {
     queue: BTreeSet<(Instant, K)>,
 }
 
-// === impl Agenda ===
-
 impl<K: Copy + Eq + Hash + Ord, V> Agenda<K, V> {
     /// Adds an entry. Replaces the one that the key has.
     pub(super) fn insert(&mut self, key: K, due: Instant, value: V) {

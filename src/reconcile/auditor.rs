@@ -63,8 +63,6 @@ pub(super) struct Auditor {
     large_sets: LargeSets,
 }
 
-// === impl Auditor ===
-
 impl Auditor {
     pub(super) fn new(now: Instant) -> Self {
         Self {

@@ -44,8 +44,6 @@ pub(super) struct Compared {
     pub(super) has_missed: bool,
 }
 
-// === impl Compared ===
-
 impl Compared {
     /// The result if all of the part was compared.
     fn whole(found_drift: bool) -> Self {

@@ -64,8 +64,6 @@ pub(super) struct Observers {
     status: watch::Sender<Status>,
 }
 
-// === impl Context ===
-
 impl Context {
     pub(super) fn new(planner: Planner, kernel: KernelHandle, pace: Pace) -> Self {
         let (observers, status) = Observers::new();
@@ -299,8 +297,6 @@ impl Context {
         seen
     }
 }
-
-// === impl Observers ===
 
 impl Observers {
     /// Returns none of them yet, and the status that will follow from their reports.

@@ -49,8 +49,6 @@ pub enum Standing {
     AtStart,
 }
 
-// === impl Difference ===
-
 impl Difference {
     /// Compares a reading with what is planned, where no program runs.
     #[must_use]
@@ -60,8 +58,6 @@ impl Difference {
         ops.map(|op| Self { service: service(&op), op, standing: Standing::AtStart }).collect()
     }
 }
-
-// === impl View ===
 
 impl View<'_> {
     /// Compares a reading with what is planned. What drains is as it should be, and said.

@@ -51,8 +51,6 @@ pub(super) struct Dispatch {
     is_served: bool,
 }
 
-// === impl Dispatch ===
-
 impl Dispatch {
     /// Returns the time of the next step, if it does not depend on a retry.
     pub(super) fn next_due(&self, cx: &Context, now: Instant) -> Option<Instant> {

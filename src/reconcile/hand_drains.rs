@@ -26,8 +26,6 @@ pub struct HandDrains {
     ends: BTreeMap<HandDrain, Instant>,
 }
 
-// === impl HandDrains ===
-
 impl HandDrains {
     /// All drains with the times at which they end, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&HandDrain, Instant)> {

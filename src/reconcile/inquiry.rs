@@ -77,13 +77,8 @@ pub fn inquiries() -> (Inquiries, mpsc::Receiver<Inquiry>) {
     (Inquiries(sender), receiver)
 }
 
-// === impl Inquiries ===
-
 impl Inquiries {
     /// Asks, and waits for the answer. `question` must be short: see [`CHUNK`].
-    ///
-    /// # Errors
-    /// [`LoopGone`].
     pub async fn ask<T: Send + 'static>(
         &self,
         question: impl FnOnce(&View<'_>) -> T + Send + 'static,
@@ -98,17 +93,12 @@ impl Inquiries {
     }
 
     /// Gives an order, and waits until the loop has taken it. What follows of it is written after that.
-    ///
-    /// # Errors
-    /// [`LoopGone`].
     pub async fn order(&self, input: Input) -> Result<(), LoopGone> {
         let (sender, taken) = oneshot::channel();
         self.0.send(Inquiry(Asked::Order(input, sender))).await.map_err(|_| LoopGone)?;
         taken.await.map_err(|_| LoopGone)
     }
 }
-
-// === impl Question ===
 
 impl Question {
     /// Answers it. A panic is the question's own: it has changed nothing, and the loop goes on.
@@ -119,15 +109,11 @@ impl Question {
     }
 }
 
-// === impl Inquiry ===
-
 impl fmt::Debug for Inquiry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Inquiry")
     }
 }
-
-// === impl View ===
 
 impl<'a> View<'a> {
     pub(super) fn new(cx: &'a Context, writer: &'a Writer, hand_drains: &'a HandDrains) -> Self {

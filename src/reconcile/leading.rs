@@ -55,8 +55,6 @@ pub(super) struct Unled {
     services: HashSet<(Family, ServiceName)>,
 }
 
-// === impl Leading ===
-
 impl Leading {
     /// Returns the time of the next step; none when the rules lead, or in IPVS mode.
     pub(super) fn next_due(&self, cx: &Context, now: Instant) -> Option<Instant> {
@@ -115,8 +113,6 @@ async fn remove_portals(cx: &mut Context, writer: &mut Writer) -> Result<(), Wor
     let ops = families.into_iter().map(Op::WriteRuleSet).collect();
     writer.carry_out(cx, ops, Basis::Reading).await
 }
-
-// === impl Unled ===
 
 impl Unled {
     /// Finds out which rules are missing, by the pending retries. Walks all of these, and where

@@ -85,8 +85,6 @@ pub(super) enum LeavingIpvs {
     Left,
 }
 
-// === impl LeavingIpvs ===
-
 impl LeavingIpvs {
     /// Nothing is known yet.
     pub(super) fn new(now: Instant) -> Self {

@@ -135,8 +135,6 @@ enum Stage {
     Running,
 }
 
-// === impl Reconciler ===
-
 impl Reconciler {
     /// A loop that has not begun.
     ///
@@ -193,9 +191,6 @@ impl Reconciler {
     /// Runs until `shutdown` is ready. The kernel's state stays as it is then: traffic goes on.
     ///
     /// The loop goes on without its source: what it delivered last stays in force.
-    ///
-    /// # Errors
-    /// [`WorkerGone`].
     pub async fn run(
         mut self,
         mut inputs: mpsc::Receiver<Input>,
@@ -411,8 +406,6 @@ impl Reconciler {
         Ok(())
     }
 }
-
-// === impl Stage ===
 
 impl Stage {
     fn source_is_complete(&mut self) {

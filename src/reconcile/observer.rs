@@ -34,7 +34,6 @@ pub enum Report<'a> {
     Waiting(usize),
     /// Everything dirty was planned.
     Planned {
-        /// The plan.
         plan: &'a Plan,
         /// The planner after that.
         planner: &'a Planner,
@@ -96,7 +95,6 @@ pub enum Report<'a> {
     PassEnded(Pass),
     /// UDP and SCTP flows of a family that lead nowhere were searched for.
     FlowsRemoved {
-        /// The family.
         family: Family,
         /// Number of removed ones.
         count: u64,
@@ -169,9 +167,7 @@ pub struct HandDrainReport<'a> {
 /// Rules of a family's table in mode iptables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RuleCount {
-    /// The family.
     pub family: Family,
-    /// The table.
     pub table: Table,
     /// Number of rules that the kernel should have, of Services and of the constant chains.
     pub total: usize,

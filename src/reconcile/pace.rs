@@ -23,8 +23,6 @@ pub struct Pace {
     pub drain_deadline: Duration,
 }
 
-// === impl Pace ===
-
 impl Default for Pace {
     /// kube-proxy's periods, and our drain deadline.
     fn default() -> Self {

@@ -31,8 +31,6 @@ struct Write {
     at: Instant,
 }
 
-// === impl RecentWrites ===
-
 impl RecentWrites {
     /// Notes a write that the kernel has answered just now.
     pub(super) fn note(&mut self, ops: &[Op], now: Instant) {

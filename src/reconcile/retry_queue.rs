@@ -58,8 +58,6 @@ pub struct Pending {
     pub attempts: u32,
 }
 
-// === impl RetryQueue ===
-
 impl RetryQueue {
     /// Records a failure. Returns true if it is news: not known, or known for another reason.
     pub fn record(&mut self, op: Op, refusal: Refusal, now: Instant) -> bool {

@@ -60,8 +60,6 @@ enum Progress {
     },
 }
 
-// === impl ServiceRoutes ===
-
 impl ServiceRoutes {
     /// Begins to change a family, or goes on to something else from where it is. Does nothing if the
     /// family has these routes.
@@ -99,8 +97,6 @@ impl ServiceRoutes {
         }
     }
 }
-
-// === impl Change ===
 
 impl Change {
     /// Takes a step. Returns true if it was the last one.

@@ -44,8 +44,6 @@ pub struct Status {
     pub flows_pending: usize,
 }
 
-// === impl Status ===
-
 impl Status {
     /// Changes with a report. Returns true if it did.
     pub(super) fn follow(&mut self, report: &Report<'_>) -> bool {

@@ -82,8 +82,6 @@ struct Found {
     unread: Vec<Part>,
 }
 
-// === impl Takeover ===
-
 impl Takeover {
     /// Reads the kernel's state, and writes the prerequisites. Returns nothing if the state could
     /// not be read.

@@ -117,8 +117,6 @@ pub(super) struct Writer {
     found_drift: bool,
 }
 
-// === impl Writer ===
-
 impl Writer {
     pub(super) fn new(now: Instant) -> Self {
         Self {

@@ -34,7 +34,6 @@ pub(super) struct Balancer {
 /// An endpoint, shared by its connections.
 #[derive(Debug)]
 pub(super) struct Endpoint {
-    /// Its address.
     pub(super) address: SocketAddr,
     /// Time at which its connections end; none: it is an endpoint.
     deadline: watch::Sender<Option<Instant>>,
@@ -46,8 +45,6 @@ struct KnownClient {
     endpoint: Arc<Endpoint>,
     seen: Instant,
 }
-
-// === impl Balancer ===
 
 impl Balancer {
     /// A balancer without endpoints. Its first choice is the one at position `start`, modulo their
@@ -184,8 +181,6 @@ impl Balancer {
         self.clients.len()
     }
 }
-
-// === impl Endpoint ===
 
 impl Endpoint {
     fn new(address: SocketAddr) -> Arc<Self> {

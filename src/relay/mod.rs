@@ -136,16 +136,11 @@ pub struct Reports(Mailbox<ProxyPortId, Report>);
 type Updates = Mailbox<ServiceName, Vec<RelayPort>>;
 
 /// Starts a relay in a thread of its own.
-///
-/// # Errors
-/// When the kernel gives no thread.
 pub fn start(settings: &Settings, meters: Meters) -> io::Result<(Relay, Reports)> {
     let (server, relay, reports) = Server::new(settings, meters);
     start_thread("relay", server.run())?;
     Ok((relay, reports))
 }
-
-// === impl Settings ===
 
 impl Default for Settings {
     /// The limits are what the process can afford: at most a third of its files for TCP, and a sixth
@@ -161,8 +156,6 @@ impl Default for Settings {
         }
     }
 }
-
-// === impl Relay ===
 
 impl Relay {
     /// Replaces the ports of these Services; an empty list means that a Service has none. Never
@@ -194,8 +187,6 @@ impl Drop for Relay {
     }
 }
 
-// === impl Reports ===
-
 impl Reports {
     /// Waits for reports and takes them: the latest of each port. None: the relay has ended.
     pub async fn next(&self) -> Option<BTreeMap<ProxyPortId, Report>> {
@@ -208,8 +199,6 @@ impl Reports {
         Some(pending.values)
     }
 }
-
-// === impl Report ===
 
 impl Report {
     /// Returns the state that it reports, as the planner knows it.

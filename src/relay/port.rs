@@ -49,8 +49,6 @@ pub(super) struct ProxyPort {
     _lease: PortLease,
 }
 
-// === impl Shared ===
-
 impl Shared {
     pub(super) fn new(settings: &Settings, meters: Meters) -> Self {
         let Settings { half_closed_idle, connections, udp_clients, .. } = *settings;
@@ -77,15 +75,11 @@ impl Shared {
     }
 }
 
-// === impl Timeouts ===
-
 impl Timeouts {
     const fn of(settings: &Settings) -> Self {
         Self { udp_idle: settings.udp_idle, drain: settings.drain }
     }
 }
-
-// === impl ProxyPort ===
 
 impl ProxyPort {
     pub(super) fn new(id: ProxyPortId, shared: Arc<Shared>, lease: PortLease) -> Arc<Self> {

@@ -40,7 +40,6 @@ pub enum NoProxyPort {
          them); widen the range, or leave it empty for ports that the kernel chooses", range.count()
     )]
     Exhausted {
-        /// The range.
         range: PortRange,
         /// Ports of it that the relay has.
         served: usize,
@@ -50,7 +49,6 @@ pub enum NoProxyPort {
     /// No port of this address can be listened on.
     #[error("cannot listen on {address}: {reason}")]
     Address {
-        /// The address.
         address: IpAddr,
         /// The kernel's answer.
         reason: String,
@@ -89,8 +87,6 @@ pub(super) struct PortLease {
     /// The port and its range; none: the kernel chose the port.
     port: Option<(PortRange, u16)>,
 }
-
-// === impl PortRange ===
 
 impl PortRange {
     /// A range, unless it ends before it begins.
@@ -153,8 +149,6 @@ impl fmt::Display for PortRange {
         write!(f, "{}-{}", self.first, self.last)
     }
 }
-
-// === impl PortAllocator ===
 
 impl PortAllocator {
     /// Hands out the ports of a range from a random one on; without one, those that the kernel
@@ -224,8 +218,6 @@ impl PortAllocator {
     }
 }
 
-// === impl FreePorts ===
-
 impl FreePorts {
     fn new(range: Option<PortRange>) -> Self {
         let unused = range.map_or(0, PortRange::count);
@@ -247,8 +239,6 @@ impl FreePorts {
         Some(range.port(self.next - 1))
     }
 }
-
-// === impl PortLease ===
 
 impl Drop for PortLease {
     fn drop(&mut self) {

@@ -64,8 +64,6 @@ struct Client {
     served_by: Option<(UdpClients, Weak<Flow>)>,
 }
 
-// === impl Recency ===
-
 impl Recency {
     /// Keeps `most` clients at a time. `served` counts them, `evicted` those that made room for others.
     pub(super) fn new(most: usize, served: IntGauge, evicted: IntCounter) -> Self {
@@ -110,8 +108,6 @@ impl Recency {
     }
 }
 
-// === impl Place ===
-
 impl Place {
     /// Notes what serves the client.
     pub(super) fn serve(&self, clients: UdpClients, flow: Weak<Flow>) {
@@ -132,8 +128,6 @@ impl Drop for Place {
         self.recency.count(&order);
     }
 }
-
-// === impl LastUsed ===
 
 impl LastUsed {
     fn now() -> Self {
@@ -159,8 +153,6 @@ impl LastUsed {
         }
     }
 }
-
-// === impl Order ===
 
 impl Order {
     fn add(&mut self, address: SocketAddr, used: LastUsed) -> u64 {

@@ -62,8 +62,6 @@ enum Listener {
     Udp { clients: UdpClients, task: JoinHandle<()> },
 }
 
-// === impl Server ===
-
 impl Server {
     pub(super) fn new(settings: &Settings, meters: Meters) -> (Self, Relay, Reports) {
         let (updates, reports) = (Updates::default(), Mailbox::default());
@@ -209,8 +207,6 @@ impl Drop for Server {
         self.reports.end();
     }
 }
-
-// === impl Running ===
 
 impl Running {
     fn open(

@@ -91,8 +91,6 @@ pub(super) async fn serve(socket: UdpSocket, port: Arc<ProxyPort>, clients: UdpC
     }
 }
 
-// === impl UdpClients ===
-
 impl UdpClients {
     pub(super) fn new() -> Self {
         Self(Arc::default())
@@ -190,15 +188,11 @@ impl UdpClients {
     }
 }
 
-// === impl UdpClient ===
-
 impl Drop for UdpClient {
     fn drop(&mut self) {
         self.answers.abort();
     }
 }
-
-// === impl Flow ===
 
 impl Flow {
     /// Fails if the endpoint has refused a datagram, and no later datagram has noticed that.

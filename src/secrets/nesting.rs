@@ -39,8 +39,6 @@ pub(super) enum QuoteEnd {
     Below,
 }
 
-// === impl Nesting ===
-
 impl Nesting {
     pub(super) fn is_empty(&self) -> bool {
         self.open.is_empty()
@@ -100,15 +98,11 @@ impl Nesting {
     }
 }
 
-// === impl Open ===
-
 impl Open {
     fn is_closed(&self, mark: char, n_backslashes: usize) -> bool {
         matches!(self, Self::Quote(quote) if quote.is_closed(mark, n_backslashes))
     }
 }
-
-// === impl Quote ===
 
 impl Quote {
     /// Returns the quotation mark that a text begins with, and the length of all that belongs to it: `\"`, `b'`.

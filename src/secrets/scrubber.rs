@@ -101,8 +101,6 @@ enum Extent {
     Element,
 }
 
-// === impl Scrubber ===
-
 impl Scrubber {
     pub(super) fn new(length: usize) -> Self {
         Self { scrubbed: String::with_capacity(length), below: Below::Nothing, n_named: 0 }
@@ -270,8 +268,6 @@ impl Scrubber {
         }
     }
 }
-
-// === impl Line ===
 
 impl<'a> Line<'a> {
     fn rest(&self) -> &'a str {
@@ -463,8 +459,6 @@ impl<'a> Line<'a> {
         (value.len(), own.is_empty())
     }
 }
-
-// === impl Extent ===
 
 impl Extent {
     /// True if a value ends between this character and this text.

@@ -118,8 +118,6 @@ struct FamilyBody {
     healthy: bool,
 }
 
-// === impl Moment ===
-
 impl Moment {
     /// Returns the present moment.
     #[must_use]
@@ -128,15 +126,11 @@ impl Moment {
     }
 }
 
-// === impl FamilyHealth ===
-
 impl FamilyHealth {
     fn new(now: Moment) -> Self {
         Self { updated: now.time, waiting: None, refused: None, withheld: None }
     }
 }
-
-// === impl Health ===
 
 impl Health {
     /// The health of a proxy that has just started. `timeout` is how long something may wait.
@@ -385,8 +379,6 @@ impl Health {
         problems
     }
 }
-
-// === impl SharedHealth ===
 
 impl SharedHealth {
     /// Shares it.

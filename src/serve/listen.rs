@@ -77,8 +77,6 @@ pub struct ListenError {
     pub source: io::Error,
 }
 
-// === impl ListenError ===
-
 impl ListenError {
     /// Returns the `reason` of the Event, which is kube-proxy's.
     #[must_use]
@@ -107,8 +105,6 @@ pub fn raise_open_files() {
 /// A task that listens. It and its connections end when this is dropped.
 #[derive(Debug)]
 pub(super) struct Listener(pub(super) JoinHandle<Infallible>);
-
-// === impl Listener ===
 
 impl Listener {
     /// Ends it, and waits until its port is free.
@@ -152,9 +148,6 @@ pub async fn listen(
 /// Listens on an address. An unspecified one means both families, whichever it is written in: that
 /// is how Go listens, and what kube-proxy's `0.0.0.0:10256` has always meant on a node that is
 /// reached by IPv6.
-///
-/// # Errors
-/// The kernel's error.
 pub fn open(address: SocketAddr) -> io::Result<TcpListener> {
     if !address.ip().is_unspecified() {
         return open_exactly(address);
@@ -167,9 +160,6 @@ pub fn open(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// Listens on an address of one family; an unspecified one means that family alone.
-///
-/// # Errors
-/// The kernel's error.
 pub fn open_exactly(address: SocketAddr) -> io::Result<TcpListener> {
     open_with(address, true)
 }

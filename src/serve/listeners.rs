@@ -40,8 +40,6 @@ pub(super) struct LastingServer {
     open: tokio::sync::Mutex<Option<(SocketAddr, Listener)>>,
 }
 
-// === impl Listeners ===
-
 impl Listeners {
     /// None is open yet.
     #[must_use]
@@ -63,8 +61,6 @@ impl Listeners {
         services.get_or_insert_with(|| Listener(tokio::spawn(serving())));
     }
 }
-
-// === impl LastingServer ===
 
 impl LastingServer {
     fn new(server: Server) -> Self {

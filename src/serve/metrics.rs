@@ -57,13 +57,8 @@ struct HealthcheckMetrics {
     total: IntCounterVec,
 }
 
-// === impl Metrics ===
-
 impl Metrics {
     /// All of a mode's at zero, for the families that are served.
-    ///
-    /// # Errors
-    /// When two of them had the same name.
     pub fn new(mode: Mode, families: &[Family]) -> Result<Self, prometheus::Error> {
         let registry = Registry::new();
         let proxy = ProxyMetrics::new(&registry, families)?;
@@ -78,25 +73,16 @@ impl Metrics {
     }
 
     /// Adds metrics of another part of the program.
-    ///
-    /// # Errors
-    /// When one has the name of another.
     pub fn add(&self, metrics: impl Collector + 'static) -> Result<(), prometheus::Error> {
         self.registry.register(Box::new(metrics))
     }
 
     /// Adds the metrics of single Services, of which none has any yet.
-    ///
-    /// # Errors
-    /// When it was called before.
     pub fn add_services(&self) -> Result<ServiceMetrics, prometheus::Error> {
         ServiceMetrics::new(&self.registry)
     }
 
     /// Adds the feature gates that have an effect: name, stage, and if it is open.
-    ///
-    /// # Errors
-    /// When it was called before.
     pub fn add_features<'a>(
         &self,
         gates: impl Iterator<Item = (&'a str, &'a str, bool)>,
@@ -151,8 +137,6 @@ impl Metrics {
         families
     }
 }
-
-// === impl HealthcheckMetrics ===
 
 impl HealthcheckMetrics {
     fn new() -> Result<Self, prometheus::Error> {

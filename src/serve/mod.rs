@@ -76,13 +76,8 @@ pub struct Servers {
     listeners: Arc<Listeners>,
 }
 
-// === impl Servers ===
-
 impl Servers {
     /// Nothing is listened on by it yet. Service health checks that cannot be served are sent to `failures`.
-    ///
-    /// # Errors
-    /// When two metrics had the same name.
     pub fn new(
         options: Options,
         failures: mpsc::Sender<ListenFailure>,

@@ -40,8 +40,6 @@ pub struct ServerObserver {
     unsynced: BTreeSet<Family>,
 }
 
-// === impl ServerObserver ===
-
 impl ServerObserver {
     /// Returns an observer that updates these.
     #[must_use]

@@ -81,8 +81,6 @@ struct PageState {
 
 type Page = State<Arc<PageState>>;
 
-// === impl ServedMode ===
-
 impl fmt::Display for ServedMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { configured, effective } = self;
@@ -94,8 +92,6 @@ impl fmt::Display for ServedMode {
         }
     }
 }
-
-// === impl Pages ===
 
 impl fmt::Debug for Pages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -133,8 +133,6 @@ struct Failing {
     reported: Instant,
 }
 
-// === impl CheckUpdates ===
-
 impl CheckUpdates {
     /// A round has ended: these checks are different now, none meaning gone, and so are the node's
     /// addresses, if they are given.
@@ -173,8 +171,6 @@ impl CheckUpdates {
         mem::take(&mut *self.0.pending.lock())
     }
 }
-
-// === impl ServiceHealth ===
 
 impl ServiceHealth {
     /// No listeners yet.
@@ -371,8 +367,6 @@ impl ServiceHealth {
         self.addresses.local.iter().filter(is_chosen).copied().collect()
     }
 }
-
-// === impl ServedCheck ===
 
 impl ServedCheck {
     /// Notes that an address cannot be listened on. Returns true if the failure is to be reported.

@@ -45,7 +45,6 @@ pub struct Converted {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a {kind} without metadata.name")]
 pub struct Nameless {
-    /// Its kind.
     pub kind: &'static str,
 }
 
@@ -64,8 +63,6 @@ struct ObjectWarnings {
     suppressed: usize,
 }
 
-// === impl Converter ===
-
 impl Converter {
     /// A converter for a node where Services have this scheduler unless they choose another one.
     #[must_use]
@@ -75,9 +72,6 @@ impl Converter {
 
     /// A Service: applied, or removed if it has no address to be reached at, is headless, an
     /// ExternalName, or left to another proxy.
-    ///
-    /// # Errors
-    /// When it has no name.
     pub fn service(&mut self, object: &object::Service) -> Result<Converted, Nameless> {
         let name = self.object_name("Service", &object.metadata)?;
         let mut warnings = ObjectWarnings::new("Service", name.to_string());
@@ -95,9 +89,6 @@ impl Converter {
 
     /// An EndpointSlice: applied, or removed if it belongs to no Service or to a headless one, or
     /// has no addresses of a family.
-    ///
-    /// # Errors
-    /// When it has no name.
     pub fn slice(&mut self, object: &object::EndpointSlice) -> Result<Converted, Nameless> {
         let name = self.object_name("EndpointSlice", &object.metadata)?;
         let mut warnings = ObjectWarnings::new("EndpointSlice", name.to_string());
@@ -109,9 +100,6 @@ impl Converter {
     }
 
     /// A Node, which the caller knows to be this one.
-    ///
-    /// # Errors
-    /// When it has no name.
     pub fn node(&mut self, object: &object::Node) -> Result<Converted, Nameless> {
         let Some(name) = object.metadata.name.as_deref().filter(|name| !name.is_empty()) else {
             return Err(Nameless { kind: "Node" });
@@ -162,9 +150,6 @@ impl Converter {
     }
 
     /// The name of a Service or an EndpointSlice.
-    ///
-    /// # Errors
-    /// When it has none.
     pub fn object_name(
         &mut self,
         kind: &'static str,
@@ -179,8 +164,6 @@ impl Converter {
         Ok(if kind == "Service" { self.interner.intern_service(name) } else { name })
     }
 }
-
-// === impl ObjectWarnings ===
 
 impl ObjectWarnings {
     fn new(kind: &'static str, name: impl Into<Arc<str>>) -> Self {

@@ -70,8 +70,6 @@ pub struct Error {
     source: io::Error,
 }
 
-// === impl Manifests ===
-
 impl Manifests {
     /// Looks whether the directory can be listed.
     ///

@@ -83,14 +83,11 @@ pub enum WarningSubject {
     Path(PathBuf),
     /// A Kubernetes object.
     Object {
-        /// Its kind.
         kind: &'static str,
         /// Its name, with its namespace if its kind has one.
         name: Arc<str>,
     },
 }
-
-// === impl Options ===
 
 impl Options {
     /// For a node of this name, everything else as it is by default.
@@ -103,15 +100,11 @@ impl Options {
     }
 }
 
-// === impl Warning ===
-
 impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.subject, self.text)
     }
 }
-
-// === impl WarningSubject ===
 
 impl fmt::Display for WarningSubject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -364,8 +364,6 @@ pub struct NodeAddress {
 /// The taint that the cluster autoscaler puts on a node that it is about to remove.
 const TO_BE_DELETED_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 
-// === impl NodeStatus ===
-
 impl NodeStatus {
     /// True if it has more than one InternalIP, or more than one ExternalIP.
     pub fn has_several_of_a_type(&self) -> bool {
@@ -385,8 +383,6 @@ impl NodeStatus {
     }
 }
 
-// === impl EndpointSlice ===
-
 impl EndpointSlice {
     /// Returns the time of the change that made the slice what it is, if its controller says so in
     /// words that are a time.
@@ -396,8 +392,6 @@ impl EndpointSlice {
         text.parse::<jiff::Timestamp>().ok().map(SystemTime::from)
     }
 }
-
-// === impl Node ===
 
 impl Node {
     /// True if the node is about to leave the cluster: a load balancer should then send it no new

@@ -31,13 +31,10 @@ pub struct PodSearch {
 /// A Pod that was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoundPod {
-    /// Its namespace.
     pub namespace: String,
-    /// Its name.
     pub name: String,
     /// Its addresses, one of each family at most as a rule.
     pub addresses: Vec<IpAddr>,
-    /// Its node.
     pub node: Option<String>,
 }
 
@@ -84,8 +81,6 @@ struct TargetRef {
     namespace: Option<String>,
     name: Option<String>,
 }
-
-// === impl PodSearch ===
 
 impl PodSearch {
     /// A search that has not looked at anything.

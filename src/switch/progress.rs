@@ -132,8 +132,6 @@ fn require_served(mode: Mode, client: &Client) -> anyhow::Result<()> {
     Ok(())
 }
 
-// === impl Left ===
-
 impl Left {
     fn read(wanted: &Configuration) -> Result<Self, ReadError> {
         let mode = wanted.settings.mode;

@@ -36,8 +36,6 @@ const SECOND: i64 = 1_000 * MILLISECOND;
 const MINUTE: i64 = 60 * SECOND;
 const HOUR: i64 = 60 * MINUTE;
 
-// === impl GoDuration ===
-
 impl GoDuration {
     /// No time at all.
     pub const ZERO: Self = Self(0);

@@ -33,8 +33,6 @@ const SUFFIXES: [(&str, u64); 13] = [
     ("Ei", 1 << 60),
 ];
 
-// === impl Quantity ===
-
 impl Quantity {
     /// True if the quantity is zero.
     #[must_use]

@@ -64,8 +64,6 @@ pub(crate) fn patience(bed: &Bed) -> Duration {
     SOON.mul_f64(factor)
 }
 
-// === impl Random ===
-
 impl Random {
     /// From the environment variable `KUBE_IPVS_SEED`, or the clock. It is printed.
     pub(crate) fn new() -> Self {
@@ -96,8 +94,6 @@ impl Random {
         std::thread::sleep(Duration::from_millis(self.below(milliseconds + 1)));
     }
 }
-
-// === impl Churn ===
 
 impl Churn {
     /// Makes so many Services, with one to three endpoints each, and writes them into the folder.
@@ -227,8 +223,6 @@ fn frontend(number: u64) -> String {
     let option = if is_tcp(number) { "-t" } else { "-u" };
     format!("{option} {}", socket(cluster_ip(number), 80))
 }
-
-// === impl State ===
 
 impl State {
     /// Reads the state of the first node, by the usual tools.

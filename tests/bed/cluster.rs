@@ -24,8 +24,6 @@ pub(crate) struct Cluster {
     pub(crate) folder: tempfile::TempDir,
 }
 
-// === impl Cluster ===
-
 impl Cluster {
     pub(crate) fn new() -> Self {
         Self::reached_by(false)

@@ -31,15 +31,11 @@ struct Disturbance {
     arguments: String,
 }
 
-// === impl Foreign ===
-
 impl Foreign {
     fn expected(&self) -> impl Iterator<Item = String> {
         self.0.iter().map(|frontend| format!("-A {frontend} -s rr"))
     }
 }
-
-// === impl Disturbance ===
 
 impl Disturbance {
     fn new(program: &'static str, arguments: impl Into<String>) -> Self {

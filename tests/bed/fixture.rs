@@ -24,8 +24,6 @@ pub(crate) struct Bed {
     _servers: Vec<Server>,
 }
 
-// === impl Bed ===
-
 impl Bed {
     pub(crate) fn new() -> Self {
         Self::with(&ClusterSpec::default())

@@ -25,8 +25,6 @@ const IPTABLES: [&str; 2] = ["/usr/sbin/xtables-nft-multi", "/usr/sbin/xtables-l
 /// Something on the disk that cannot be found as long as this lives.
 struct Aside(PathBuf);
 
-// === impl Aside ===
-
 impl Aside {
     fn of(path: &Path) -> Self {
         let aside = Self(path.to_owned());

@@ -57,8 +57,6 @@ struct Way {
     local: bool,
 }
 
-// === impl Amount ===
-
 impl Amount {
     /// As many as this machine can do, or a thousand streams in the long form.
     pub(crate) fn new(bed: &Bed) -> Self {
@@ -73,8 +71,6 @@ impl Amount {
         }
     }
 }
-
-// === impl Loaded ===
 
 impl Loaded {
     pub(crate) fn new() -> Self {

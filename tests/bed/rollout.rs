@@ -77,8 +77,6 @@ struct Outcome {
     begun: Mutex<BTreeMap<&'static str, Duration>>,
 }
 
-// === impl Web ===
-
 impl Web {
     fn start(host: &Host) -> Self {
         let mut web = Self { stops: Vec::new(), threads: Vec::new() };
@@ -122,8 +120,6 @@ fn answer(mut stream: TcpStream, name: &str) -> std::io::Result<()> {
     stream.read_exact(&mut [0])?;
     stream.write_all(name.as_bytes())
 }
-
-// === impl Asker ===
 
 impl Asker<'_> {
     fn ask(&self, number: usize) -> Result<String, (Option<SocketAddr>, String)> {

@@ -50,8 +50,6 @@ struct Chooser {
     draining: String,
 }
 
-// === impl Chooser ===
-
 impl Chooser {
     /// The Service of this number, with and without session affinity by turns.
     fn new(number: u16, (scheduler, flags): (&'static str, &'static str)) -> Self {

@@ -72,8 +72,6 @@ pub(crate) fn settings(mode: Mode) -> Settings {
     }
 }
 
-// === impl Stage ===
-
 impl Stage {
     /// Its place, for messages.
     pub(crate) fn name(&self) -> String {
@@ -135,8 +133,6 @@ impl Stage {
         addresses.map(|address| address.as_str().unwrap().parse().unwrap()).collect()
     }
 }
-
-// === impl Node ===
 
 impl Node {
     /// A node that has been told nothing.

@@ -36,8 +36,6 @@ struct Cluster {
     services: Vec<Value>,
 }
 
-// === impl State ===
-
 impl State {
     /// What kube-proxy left.
     fn left(stage: &Stage) -> Self {
@@ -199,8 +197,6 @@ fn full(set: SetId, entry: &str) -> String {
     let length = if entry.rsplit(',').next().unwrap().contains(':') { 128 } else { 32 };
     format!("{entry}/{length}")
 }
-
-// === impl Cluster ===
 
 impl Cluster {
     fn of(stage: &Stage) -> Self {

@@ -11,8 +11,6 @@ pub(crate) struct Saved {
     pub(crate) chains: BTreeMap<(String, String), Vec<String>>,
 }
 
-// === impl Saved ===
-
 impl Saved {
     /// Reads what `iptables-save` prints, or `iptables-restore` takes.
     pub(crate) fn parse(text: &str) -> Self {

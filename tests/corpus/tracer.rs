@@ -70,8 +70,6 @@ enum Verdict {
     Reject,
 }
 
-// === impl Tracer ===
-
 impl Tracer {
     /// Rules of one family on a node with these addresses.
     pub(crate) fn new(saved: &Saved, own: impl IntoIterator<Item = IpAddr>) -> Self {
@@ -226,8 +224,6 @@ impl Tracer {
     }
 }
 
-// === impl Path ===
-
 impl Path {
     fn with_chance(&self, chance: f64) -> Self {
         Self { probability: self.probability * chance, ..self.clone() }
@@ -244,8 +240,6 @@ impl Path {
         *fates.entry(fate).or_default() += self.probability;
     }
 }
-
-// === impl Fate ===
 
 impl fmt::Display for Fate {
     /// Writes it as the tables of flows have it.

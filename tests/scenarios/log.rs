@@ -25,8 +25,6 @@ static SECOND: LazyLock<Dispatch> = LazyLock::new(|| {
 #[derive(Debug, Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
-// === impl Log ===
-
 impl Log {
     /// Starts a log of verbosity 0, which lasts as long as the guard is there.
     fn start() -> (Self, DefaultGuard) {

@@ -26,8 +26,6 @@ const CLASSES: [RefusalClass; 7] = [
 /// Numbers that look random and are the same for the same seed (xorshift64*, Marsaglia and Vigna).
 struct Numbers(u64);
 
-// === impl Numbers ===
-
 impl Numbers {
     fn below(&mut self, end: usize) -> usize {
         self.0 ^= self.0 >> 12;

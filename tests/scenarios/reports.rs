@@ -20,8 +20,6 @@ pub(crate) struct Reports(Arc<Mutex<Vec<String>>>);
 
 const SERVED: &str = "most is served";
 
-// === impl Reports ===
-
 impl Reports {
     fn note(&self, words: impl Into<String>) {
         self.0.lock().unwrap().push(words.into());

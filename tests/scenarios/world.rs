@@ -46,8 +46,6 @@ pub(crate) struct World {
     shadow: Planner,
 }
 
-// === impl World ===
-
 impl World {
     /// A node with an empty kernel.
     pub(crate) fn new() -> Self {

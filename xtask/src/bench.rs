@@ -123,8 +123,6 @@ enum LaneChoice {
     All,
 }
 
-// === impl Lane ===
-
 impl Lane {
     /// For the page.
     pub(crate) fn title(self) -> &'static str {
@@ -150,8 +148,6 @@ impl fmt::Display for Lane {
         })
     }
 }
-
-// === impl LaneChoice ===
 
 impl LaneChoice {
     fn lanes(self) -> &'static [Lane] {
@@ -215,8 +211,6 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<ExitCode> {
     }
     Ok(ExitCode::SUCCESS)
 }
-
-// === impl BenchArguments ===
 
 impl BenchArguments {
     /// One small size, where the bed has been already.

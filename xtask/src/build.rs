@@ -73,8 +73,6 @@ struct Profile {
     test: bool,
 }
 
-// === impl Tests ===
-
 impl Tests {
     /// Returns the part of a name that tells these tests from the others in their program.
     pub(crate) fn filter(self) -> Option<&'static str> {
@@ -93,8 +91,6 @@ impl fmt::Display for Tests {
     }
 }
 
-// === impl ForGuests ===
-
 impl ForGuests {
     pub(crate) fn daemon(&self) -> Result<PathBuf> {
         let is_wanted = |artifact: &Artifact| artifact.is("kube-ipvs", "bin", false);
@@ -112,8 +108,6 @@ impl ForGuests {
             .with_context(|| format!("cargo has not built the tests {tests} of {package}"))
     }
 }
-
-// === impl Artifact ===
 
 impl Artifact {
     fn is(&self, package: &str, kind: &str, test: bool) -> bool {

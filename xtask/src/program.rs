@@ -17,8 +17,6 @@ pub(crate) struct Program {
     pub(crate) requirements: &'static str,
 }
 
-// === impl Program ===
-
 impl Program {
     /// Returns the program's path. It is fetched once for each version.
     pub(crate) fn ensure(&self) -> Result<PathBuf> {

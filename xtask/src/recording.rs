@@ -45,8 +45,6 @@ pub(crate) fn record() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-// === impl Recorder ===
-
 impl<W> Recorder<W> {
     fn new(output: W) -> Self {
         Self { started: Instant::now(), output, lines: Vec::new(), rest: Vec::new() }

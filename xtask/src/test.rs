@@ -372,8 +372,6 @@ fn summarise(outcomes: &[SuiteResult], filtered: bool, took: Duration) -> ExitCo
     if failed == 0 && passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-// === impl Tier ===
-
 impl Tier {
     /// The architecture of its guests.
     fn architecture(self) -> Architecture {
@@ -385,8 +383,6 @@ impl Tier {
         }
     }
 }
-
-// === impl SuiteResult ===
 
 impl SuiteResult {
     fn new(name: &str, output: Tee, broken: Option<anyhow::Error>, started: Instant) -> Self {

@@ -114,8 +114,6 @@ fn note(counts: &mut Counts, received: &Received) {
     }
 }
 
-// === impl Flow ===
-
 impl Flow {
     fn sent(&mut self, now: Instant) {
         self.open.insert(self.next, now);

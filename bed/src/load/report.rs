@@ -48,8 +48,6 @@ pub struct LoadReport {
     pub failures: Vec<String>,
 }
 
-// === impl Counts ===
-
 impl Counts {
     /// Number of connections, questions and datagrams that failed.
     #[must_use]
@@ -111,8 +109,6 @@ impl Counts {
         self.moved += other.moved;
     }
 }
-
-// === impl LoadReport ===
 
 impl LoadReport {
     /// The sum of the clients whose names start so.

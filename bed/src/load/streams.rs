@@ -105,8 +105,6 @@ fn text(stream: usize, asked: usize) -> String {
     format!("{stream}.{asked} {}\n", letters.collect::<String>())
 }
 
-// === impl Stream ===
-
 impl Stream {
     /// Takes what has come, and asks if it is time. An error ends the stream.
     fn step(

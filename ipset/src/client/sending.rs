@@ -42,8 +42,6 @@ struct Round<'a> {
 
 type Results = Vec<Result<(), Error>>;
 
-// === impl Client ===
-
 impl Client {
     /// Carries out the batch's changes and returns a result for each, in their order. The batch is
     /// left as it was, and may be sent again. A refused change does not keep the ones behind it
@@ -220,8 +218,6 @@ impl Client {
         )
     }
 }
-
-// === impl Run ===
 
 impl Run {
     /// All but the first `count`.

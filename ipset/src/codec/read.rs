@@ -151,8 +151,6 @@ struct Parts {
     other: bool,
 }
 
-// === impl PartialIdentity ===
-
 impl PartialIdentity {
     fn take(&mut self, attribute: &Attribute<'_>) -> Result<(), DecodeError> {
         match attribute.kind {
@@ -205,8 +203,6 @@ fn description(bytes: &[u8]) -> Result<Description, DecodeError> {
     description.options.ports = first_port.zip(last_port).map(|(first, last)| first..=last);
     Ok(description)
 }
-
-// === impl Parts ===
 
 impl Parts {
     /// Takes an attribute that tells entries apart; `false` for any other.

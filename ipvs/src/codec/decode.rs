@@ -169,8 +169,6 @@ struct DestinationFields<'a> {
     wide: Option<Attribute<'a>>,
 }
 
-// === impl ServiceFields ===
-
 impl<'a> ServiceFields<'a> {
     pub(crate) fn take(&mut self, attribute: Attribute<'a>) -> Result<(), DecodeError> {
         match attribute.kind {
@@ -235,8 +233,6 @@ impl<'a> ServiceFields<'a> {
         })
     }
 }
-
-// === impl DestinationFields ===
 
 impl<'a> DestinationFields<'a> {
     fn take(&mut self, attribute: Attribute<'a>) -> Result<(), DecodeError> {

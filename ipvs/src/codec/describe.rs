@@ -19,8 +19,6 @@ pub(crate) struct Description<'a> {
     engine: Option<&'a str>,
 }
 
-// === impl Description ===
-
 impl<'a> Description<'a> {
     /// Describes a message that this crate wrote. Parts that the message lacks are left out.
     pub(crate) fn of(body: &'a [u8]) -> Self {

@@ -12,8 +12,6 @@ use crate::settings::{SyncDaemon, SyncRole, Timeouts};
 use crate::uapi::{FAMILY_VERSION, attribute, command, daemon, destination, service};
 use crate::virtual_server::VirtualServer;
 
-// === impl Request ===
-
 impl Request<'_> {
     /// Writes the message's body: generic netlink header and attributes.
     pub fn encode(&self, message: &mut MessageWriter<'_>) {

@@ -19,8 +19,6 @@ pub struct ActualChains {
     pub shared: BTreeMap<ChainId, Vec<Box<str>>>,
 }
 
-// === impl ActualChains ===
-
 impl ActualChains {
     /// Reads what `iptables-save` or `ip6tables-save` printed, of any tables, with or without
     /// counters. Chains that are not ours in this mode are passed over.

@@ -22,9 +22,7 @@ use crate::rule_set::Table;
 pub struct ChainId {
     /// Its family: both families have chains of the same names.
     pub family: Family,
-    /// Its table.
     pub table: Table,
-    /// Its name.
     pub name: ChainName,
 }
 
@@ -94,8 +92,6 @@ pub struct ChainHash([u8; 16]);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServicePortName(String);
 
-// === impl ChainId ===
-
 impl ChainId {
     /// A shared chain of a table.
     #[must_use]
@@ -141,8 +137,6 @@ impl fmt::Display for ChainId {
         write!(f, "{} ({} {})", self.name, self.family, self.table)
     }
 }
-
-// === impl ChainName ===
 
 impl ChainName {
     /// Reads a chain's name in a table; none if no chain of ours in this table is named so.
@@ -209,8 +203,6 @@ impl fmt::Display for ChainName {
     }
 }
 
-// === impl SharedChain ===
-
 impl SharedChain {
     /// All of every mode, each with its table.
     const ALL: [(Table, Self); 11] = [
@@ -240,8 +232,6 @@ impl SharedChain {
     }
 }
 
-// === impl PortalChain ===
-
 impl PortalChain {
     /// All of them, those of nat first.
     pub const ALL: [Self; 5] = [
@@ -264,7 +254,6 @@ impl PortalChain {
         }
     }
 
-    /// Returns its table.
     #[must_use]
     pub const fn table(self) -> Table {
         match self {
@@ -279,8 +268,6 @@ impl fmt::Display for PortalChain {
         f.write_str(self.name())
     }
 }
-
-// === impl PortChain ===
 
 impl PortChain {
     /// All kinds.
@@ -304,8 +291,6 @@ impl PortChain {
         }
     }
 }
-
-// === impl ChainHash ===
 
 impl ChainHash {
     /// The hash of a service port, which its chains but the endpoints' share.
@@ -351,8 +336,6 @@ impl fmt::Debug for ChainHash {
         f.write_str(self.text())
     }
 }
-
-// === impl ServicePortName ===
 
 impl ServicePortName {
     /// The name of a Service's port. `port` is empty if it has none.

@@ -43,8 +43,6 @@ pub struct ChainDigest([u8; 16]);
 #[derive(Debug, Clone, Default)]
 pub struct ChainDigester(Sha256);
 
-// === impl ChainOp ===
-
 impl ChainOp {
     /// Returns the chain that it changes.
     #[must_use]
@@ -57,7 +55,6 @@ impl ChainOp {
         }
     }
 
-    /// Returns its subject.
     #[must_use]
     pub fn subject(&self) -> ChainSubject {
         match self {
@@ -115,8 +112,6 @@ impl fmt::Display for ChainOp {
     }
 }
 
-// === impl ChainSubject ===
-
 impl ChainSubject {
     /// Returns the chain that it is, or is in.
     #[must_use]
@@ -136,8 +131,6 @@ impl fmt::Display for ChainSubject {
     }
 }
 
-// === impl RuleDigest ===
-
 impl RuleDigest {
     /// The digest of a rule.
     #[must_use]
@@ -150,8 +143,6 @@ impl RuleDigest {
     }
 }
 
-// === impl ChainDigest ===
-
 impl ChainDigest {
     /// The digest of rules in their order.
     pub fn of<T: AsRef<str>>(rules: impl IntoIterator<Item = T>) -> Self {
@@ -160,8 +151,6 @@ impl ChainDigest {
         digester.finish()
     }
 }
-
-// === impl ChainDigester ===
 
 impl ChainDigester {
     /// Adds the next rule.

@@ -79,8 +79,6 @@ pub enum Topology {
     SameZone,
 }
 
-// === impl Selection ===
-
 impl Selection<'_> {
     /// Chooses: ready endpoints, as the hints of all ready ones say; if there are none, those that
     /// still serve while they terminate. The two lists fall back each by itself, and hints say
@@ -164,8 +162,6 @@ impl Selection<'_> {
     }
 }
 
-// === impl Criterion ===
-
 impl Criterion<'_> {
     fn decide(&self, endpoint: &Endpoint) -> Decision {
         let is_allowed = self.policy == TrafficPolicy::Cluster || self.selection.is_local(endpoint);
@@ -199,8 +195,6 @@ impl Criterion<'_> {
             .collect()
     }
 }
-
-// === impl Decision ===
 
 impl Decision {
     /// True if the endpoint gets connections of these clients.

@@ -27,8 +27,6 @@ pub struct Addresses {
     pub source_ranges: Vec<IpNet>,
 }
 
-// === impl Addresses ===
-
 impl Addresses {
     pub(super) fn of(
         service: &Service,

@@ -20,8 +20,6 @@ pub(crate) struct Budget<'a> {
     left_out: BTreeMap<Limit, usize>,
 }
 
-// === impl Budget ===
-
 impl<'a> Budget<'a> {
     pub(crate) fn new(limits: &'a Limits) -> Self {
         Self {

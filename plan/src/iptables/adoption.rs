@@ -24,8 +24,6 @@ struct FoundChain {
     counts: HashMap<RuleDigest, usize>,
 }
 
-// === impl UnadoptedChains ===
-
 impl UnadoptedChains {
     /// No chains. `tails`: the last rules that shared chains should have.
     pub(crate) fn new(tails: Vec<(ChainId, Vec<Box<str>>)>) -> Self {
@@ -107,8 +105,6 @@ impl UnadoptedChains {
         ops
     }
 }
-
-// === impl FoundChain ===
 
 impl FoundChain {
     fn new(rules: Vec<Box<str>>) -> Self {

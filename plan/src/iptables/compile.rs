@@ -42,7 +42,6 @@ pub(crate) trait PortRules {
     /// Returns the port and its endpoints.
     fn exposure(&self) -> &PortExposure<'_>;
 
-    /// Returns the family.
     fn family(&self) -> Family;
 
     /// Returns the sockets that a flow may lead to; none for TCP.
@@ -146,8 +145,6 @@ struct Claimed {
     rules: Vec<(u8, SharedRule)>,
     targets: Arc<[SocketAddr]>,
 }
-
-// === impl Compiler ===
 
 impl Compiler<'_> {
     fn cluster_address(&mut self, port: &impl PortRules, family: &FamilyExposure<'_>) {

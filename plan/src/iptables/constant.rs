@@ -31,8 +31,6 @@ pub fn counted_by(name: &str) -> String {
     format!("-m nfacct --nfacct-name  {name} ")
 }
 
-// === impl RuleSet ===
-
 impl RuleSet {
     /// The rules of a family in iptables mode.
     #[must_use]

@@ -73,8 +73,6 @@ struct KeptChain {
     digest: ChainDigest,
 }
 
-// === impl DesiredChains ===
-
 impl DesiredChains {
     /// No chains of a mode.
     pub(crate) fn new(mode: Mode) -> Self {
@@ -382,8 +380,6 @@ fn different_claims(former: &Kept, new: &Kept) -> Vec<Frontend> {
     changed.chain(added).map(|claim| claim.frontend).collect()
 }
 
-// === impl Kept ===
-
 impl Kept {
     /// The part of a fragment that is kept, and its own chains.
     fn new(fragment: ChainFragment) -> (Self, Vec<OwnChain>) {
@@ -422,8 +418,6 @@ impl Kept {
         self.claims.iter().flat_map(|claim| &claim.rules).chain(&self.rules)
     }
 }
-
-// === impl SharedRule ===
 
 impl SharedRule {
     fn subject(&self) -> ChainSubject {

@@ -54,8 +54,6 @@ pub struct RuleClaim {
     pub targets: Arc<[SocketAddr]>,
 }
 
-// === impl ChainFragment ===
-
 impl ChainFragment {
     /// Returns the number of rules, and of chains that they are in.
     #[must_use]

@@ -28,8 +28,6 @@ pub(super) enum Detector {
     Interface(String),
 }
 
-// === impl Rule ===
-
 impl Rule {
     pub(super) fn new() -> Self {
         Self::default()
@@ -87,8 +85,6 @@ impl Rule {
         self
     }
 }
-
-// === impl Detector ===
 
 impl Detector {
     /// The node's criterion for a family; none if there is none.

@@ -88,8 +88,6 @@ struct Admitted<'a> {
     ports: Vec<&'a PortExposure<'a>>,
 }
 
-// === impl Compiler ===
-
 impl<'a> Compiler<'a> {
     fn family<'e>(&mut self, exposure: &'e FamilyExposure<'e>) -> Admitted<'e> {
         let FamilyExposure { family, addresses, ports } = exposure;

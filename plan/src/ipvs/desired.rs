@@ -68,8 +68,6 @@ struct Held {
 
 type Entries = BTreeMap<SetId, Counted<Entry>>;
 
-// === impl Desired ===
-
 impl Desired {
     /// Nothing, on a node with this number: see [`order::seed`](crate::order::seed).
     #[must_use]

@@ -56,8 +56,6 @@ pub struct Claim {
     pub short_circuit_of: Option<Frontend>,
 }
 
-// === impl Fragment ===
-
 impl Fragment {
     /// A fragment of these claims, in the order of their frontends, and of what comes in any order
     /// besides.
@@ -120,8 +118,6 @@ impl Fragment {
     }
 }
 
-// === impl ClaimClass ===
-
 impl ClaimClass {
     pub(crate) const FIRST: Self = Self { origin: Origin::ClusterAddress, is_short_circuit: false };
     pub(crate) const LAST: Self = Self { origin: Origin::External, is_short_circuit: true };
@@ -133,8 +129,6 @@ impl ClaimClass {
         Self { origin, is_short_circuit: false }
     }
 }
-
-// === impl Claim ===
 
 impl Claim {
     pub(crate) fn class(&self) -> ClaimClass {

@@ -71,8 +71,6 @@ pub(crate) fn markers(
     of_all.chain(of_node_ports).map(move |(kind, entry)| (SetId { kind, family }, entry))
 }
 
-// === impl Ownership ===
-
 impl Ownership<'_> {
     pub(crate) fn is_ours(&self, frontend: &Frontend) -> bool {
         // Another mode than IPVS has no virtual servers: all that it finds are left, of either family.

@@ -25,8 +25,6 @@ use crate::settings::Settings;
 use crate::store::Turn;
 use crate::userspace::{self, ProxyPortId, ProxyPortState, ProxyPorts, RelayPort};
 
-// === impl Planner ===
-
 impl Planner {
     /// Returns the desired chains, as of the last plan.
     #[must_use]

@@ -15,8 +15,6 @@ use crate::model::{Service, ServiceName};
 use crate::op::Subject;
 use crate::store::ServiceInput;
 
-// === impl Planner ===
-
 impl Planner {
     /// Returns a planner with the same settings and facts about the node, and no Services.
     #[must_use]

@@ -45,9 +45,7 @@ pub struct ExplainedService {
 /// A port of a Service in one family.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExplainedPort {
-    /// The family.
     pub family: Family,
-    /// The port.
     pub port: ServicePort,
     /// Extent to which hints choose among ready endpoints.
     pub topology: Topology,
@@ -96,7 +94,6 @@ pub struct ExplainedFrontend {
 /// A Service in a few numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceSummary {
-    /// Its name.
     pub name: ServiceName,
     /// `spec.type`.
     pub kind: ServiceKind,
@@ -104,7 +101,6 @@ pub struct ServiceSummary {
     pub cluster: Vec<IpAddr>,
     /// Its external and load-balancer addresses.
     pub outer: Vec<IpAddr>,
-    /// Its ports.
     pub ports: Vec<ServicePort>,
     /// Number of endpoints, ready or not. Of several ports or families, of that with the most.
     pub endpoints: usize,
@@ -143,8 +139,6 @@ const MOST_SUMMARISED: usize = 4_096;
 
 /// Number of endpoints after which a chunk of summaries ends.
 const ENDPOINTS_PER_CHUNK: usize = 4_096;
-
-// === impl Planner ===
 
 impl Planner {
     /// Returns a Service with the reasons for what is planned. None: there is no such Service. The
@@ -372,8 +366,6 @@ impl Planner {
     }
 }
 
-// === impl ExplainedService ===
-
 impl ExplainedService {
     /// Returns the port of a frontend, with its endpoints.
     #[must_use]
@@ -383,8 +375,6 @@ impl ExplainedService {
         self.ports.iter().find(|it| it.family == family && it.port == *port)
     }
 }
-
-// === impl ExplainedEndpoint ===
 
 impl ExplainedEndpoint {
     /// Returns the decision under a policy.
@@ -396,8 +386,6 @@ impl ExplainedEndpoint {
         }
     }
 }
-
-// === impl ExplainedFrontend ===
 
 impl ExplainedFrontend {
     /// True for a node port at every address of the node that serves node ports.
@@ -417,8 +405,6 @@ fn policy_of(service: &Service, origin: Origin) -> TrafficPolicy {
 fn external_policy(service: &Service) -> TrafficPolicy {
     if service.is_external_policy_local() { TrafficPolicy::Local } else { TrafficPolicy::Cluster }
 }
-
-// === impl PortNumbers ===
 
 impl PortNumbers {
     fn of(service: &Service) -> Self {

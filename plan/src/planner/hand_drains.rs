@@ -10,8 +10,6 @@ use crate::hand_drain::{HandDrain, HandDrainEffect, HandDrains};
 use crate::kernel_objects::RealServer;
 use crate::model::{Family, Protocol, Service, ServiceName};
 
-// === impl Planner ===
-
 impl Planner {
     /// Endpoints that an operator drains by hand.
     #[must_use]

@@ -22,8 +22,6 @@ use crate::problem::Overfull;
 use crate::sets::{SetId, SetKind};
 use crate::store::Turn;
 
-// === impl Planner ===
-
 impl Planner {
     /// Plans a Service, or a part of it. Returns the number of operations that all of it may need.
     pub(super) fn plan_virtual_servers(

@@ -16,8 +16,6 @@ pub struct NodePortAddressCount {
     pub of_services: usize,
 }
 
-// === impl Planner ===
-
 impl Planner {
     /// Number of virtual servers for NodePorts in mode ipvs. Looks at each address, and at no Service.
     #[must_use]

@@ -17,8 +17,6 @@ use crate::routes::{self, RouteOp};
 /// Most Services that one call looks at.
 pub(super) const MOST_LOOKED_AT: usize = 1_024;
 
-// === impl Planner ===
-
 impl Planner {
     /// Sets the networks of a family that have a local route, and those of them in which addresses are
     /// bound all the same. The next plan has the routes and rules.

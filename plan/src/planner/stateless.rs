@@ -12,8 +12,6 @@ use crate::kernel_objects::Frontend;
 use crate::model::{Family, Protocol, ServiceName};
 use crate::rule_set::words;
 
-// === impl Planner ===
-
 impl Planner {
     /// Returns the UDP and SCTP frontends, as clients see them, that a change of a chain is about.
     #[must_use]

@@ -11,8 +11,6 @@ use crate::model::{Family, ServiceName};
 use crate::store::Store;
 use crate::userspace::ProxyPortState;
 
-// === impl Planner ===
-
 impl Planner {
     /// The Service that a client's destination belongs to.
     #[must_use]

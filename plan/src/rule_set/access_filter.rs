@@ -10,8 +10,6 @@ use super::chains::{Writer, with_prefix};
 use crate::model::Family;
 use crate::sets::SetKind;
 
-// === impl Writer ===
-
 impl Writer<'_> {
     /// Rejects new connections to a service address on a port that is no service's: the address is
     /// on an interface of the node, and would lead to whatever listens on all of its addresses.

@@ -107,8 +107,6 @@ pub(super) fn hairpin(family: Family) -> String {
     format!("{} -j MASQUERADE", commented(set, "dst,dst,src"))
 }
 
-// === impl Writer ===
-
 impl Writer<'_> {
     /// Looks into a set.
     pub(super) fn lookup(&self, kind: SetKind, directions: &str) -> String {

@@ -35,8 +35,6 @@ const HOP_LIMIT: u8 = 173;
 /// First packets of TCP connections.
 const SYN: &str = "-p tcp -m tcp --tcp-flags FIN,SYN,RST,ACK SYN";
 
-// === impl RuleSet ===
-
 impl RuleSet {
     /// The same with the copies, if these settings have them. Without, the jumps to them must not be
     /// there, unless the node leaves IPVS mode: then those of the process before go on.
@@ -98,8 +96,6 @@ impl RuleSet {
         self
     }
 }
-
-// === impl RuleSetSettings ===
 
 impl RuleSetSettings {
     fn copy_mark(&self) -> u32 {

@@ -32,8 +32,6 @@ const PORTALS: [&str; 4] = [
 /// The built-in chains of nat in which connections are led.
 const ORIGINS: [&str; 2] = ["PREROUTING", "OUTPUT"];
 
-// === impl RuleSet ===
-
 impl RuleSet {
     /// The rules of a family in ipvs mode that are written while another mode's rules lead
     /// connections: without the dispatch, and without what drops a load balancer's clients, which

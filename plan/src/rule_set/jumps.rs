@@ -11,7 +11,6 @@ use crate::mode::Mode;
 /// A rule of a built-in chain that leads into one of ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Jump {
-    /// Its table.
     pub table: Table,
     /// The built-in chain.
     pub from: &'static str,
@@ -195,8 +194,6 @@ pub const fn jumps(mode: Mode) -> &'static [Jump] {
         Mode::Userspace => &USERSPACE,
     }
 }
-
-// === impl Jump ===
 
 impl Jump {
     const fn new(

@@ -9,8 +9,6 @@ use crate::facts::NodeFacts;
 use crate::model::Family;
 use crate::settings::{LocalDetection, Settings};
 
-// === impl LocalTraffic ===
-
 impl LocalTraffic {
     /// The kernel's `IFNAMSIZ` (include/uapi/linux/if.h) counts the ending zero.
     const MOST_BYTES: usize = 15;

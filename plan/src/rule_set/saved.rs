@@ -41,7 +41,6 @@ pub struct Comparison {
 pub enum ChainDifference {
     /// There is no such chain.
     Absent {
-        /// Its table.
         table: Table,
         /// Its name.
         chain: &'static str,
@@ -50,7 +49,6 @@ pub enum ChainDifference {
     Rule {
         /// The chain's table.
         table: Table,
-        /// The chain.
         chain: &'static str,
         /// The rule's place in the chain, from 1.
         number: usize,
@@ -146,8 +144,6 @@ pub(super) fn compare(rule_set: &RuleSet, saved: &Saved<'_>) -> Comparison {
     }
 }
 
-// === impl Comparison ===
-
 impl Comparison {
     /// True if everything is as it should be.
     #[must_use]
@@ -195,8 +191,6 @@ impl fmt::Display for Comparison {
     }
 }
 
-// === impl ChainDifference ===
-
 impl fmt::Display for ChainDifference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -215,8 +209,6 @@ impl fmt::Display for ChainDifference {
         }
     }
 }
-
-// === impl Saved ===
 
 impl<'a> Saved<'a> {
     pub(super) fn parse(text: &'a str) -> Self {
@@ -389,8 +381,6 @@ fn address_form(word: Cow<'_, str>) -> Cow<'_, str> {
 pub fn words(rule: &str) -> Vec<String> {
     Words { rest: rule }.map(Cow::into_owned).collect()
 }
-
-// === impl Words ===
 
 impl<'a> Words<'a> {
     /// A word that is in the rule as it is: without quotes, or inside a pair of them.

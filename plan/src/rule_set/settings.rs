@@ -10,8 +10,6 @@ use crate::hash::HashSet;
 use crate::model::Family;
 use crate::settings::{AcceptServiceTraffic, Settings};
 
-// === impl RuleSetSettings ===
-
 impl RuleSetSettings {
     /// The mark of traffic to be masqueraded, as `value/mask`.
     pub(crate) fn masquerade_mark(&self) -> String {

@@ -15,8 +15,6 @@ pub(super) struct ApiServer {
     endpoints: Vec<SocketAddr>,
 }
 
-// === impl Store ===
-
 impl Store {
     pub(super) fn apply_api_server(&mut self, addresses: Vec<SocketAddr>) {
         self.api_server.configured = addresses;

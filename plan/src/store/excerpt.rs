@@ -16,8 +16,6 @@ pub struct ServiceInput {
     proxy_ports: Option<ProxyPorts>,
 }
 
-// === impl ServiceInput ===
-
 impl ServiceInput {
     /// Returns the name of the Service.
     #[must_use]
@@ -25,8 +23,6 @@ impl ServiceInput {
         &self.name
     }
 }
-
-// === impl Store ===
 
 impl Store {
     /// Returns a store with the same facts about the node, and no Services. All Services and their

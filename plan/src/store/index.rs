@@ -24,8 +24,6 @@ pub(super) struct Index {
     weights: BTreeSet<ServiceName>,
 }
 
-// === impl Index ===
-
 impl Index {
     pub(super) fn insert(&mut self, service: &Service, networks: &ShortCircuitNetworks) {
         for address in outer_addresses(service, networks) {

@@ -57,8 +57,6 @@ struct Waiting {
     place: Option<Place>,
 }
 
-// === impl Queue ===
-
 impl Queue {
     /// Sets the timestamp of Services that begin to wait from now on.
     pub(super) fn set_now(&mut self, now: u64) {

@@ -23,8 +23,6 @@ pub struct Turn {
     behind: Option<Place>,
 }
 
-// === impl Turn ===
-
 impl Turn {
     pub(super) fn new(since: u64) -> Self {
         Self { since, waits_since: since, n_parts: 0, is_early: false, rank: None, behind: None }

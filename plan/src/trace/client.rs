@@ -29,8 +29,6 @@ const OF_PODS: &str = "cni0";
 /// Interfaces by which others' packets come: the first one that rules do not take for that of pods.
 const OF_OTHERS: [&str; 2] = ["eth0", "uplink0"];
 
-// === impl Planner ===
-
 impl Planner {
     /// Returns the first packet of a client's connection. None: the node's own address is not known.
     #[must_use]

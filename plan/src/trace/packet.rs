@@ -8,7 +8,6 @@ use crate::model::{Family, Protocol};
 /// The first packet of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Packet {
-    /// Its protocol.
     pub protocol: Protocol,
     /// Address and port of the client.
     pub source: SocketAddr,
@@ -32,10 +31,7 @@ pub enum Origin {
     },
 }
 
-// === impl Packet ===
-
 impl Packet {
-    /// Its family.
     #[must_use]
     pub fn family(&self) -> Family {
         Family::of(self.destination.ip())

@@ -38,8 +38,6 @@ struct Places {
     elsewhere: HashSet<IpAddr>,
 }
 
-// === impl Planned ===
-
 impl<'a> Planned<'a> {
     pub(super) fn new(planner: &'a Planner, packet: &Packet) -> Self {
         let family = packet.family();

@@ -12,7 +12,6 @@ use crate::sets::SetId;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the rule `{rule}` cannot be followed: {reason}")]
 pub struct UnreadableRule {
-    /// The rule.
     pub rule: String,
     /// The word that is not known, and what it stands for.
     pub reason: String,
@@ -109,8 +108,6 @@ pub(super) enum Target {
     ChainInstead(String),
 }
 
-// === impl Rule ===
-
 impl Rule {
     /// Reads a rule as `iptables-save` prints it, without `-A` and the chain's name.
     pub(super) fn read(text: &str) -> Result<Self, UnreadableRule> {
@@ -130,8 +127,6 @@ struct Reader<'a> {
     is_negated: bool,
     matches: Vec<Match>,
 }
-
-// === impl Reader ===
 
 impl<'a> Reader<'a> {
     fn read(&mut self) -> Result<Option<Target>, String> {
@@ -342,8 +337,6 @@ impl<'a> Reader<'a> {
     }
 }
 
-// === impl Side ===
-
 impl Side {
     fn read(word: &str) -> Result<Self, String> {
         match word {
@@ -353,8 +346,6 @@ impl Side {
         }
     }
 }
-
-// === impl State ===
 
 impl State {
     fn read(word: &str) -> Self {

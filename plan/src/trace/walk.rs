@@ -89,8 +89,6 @@ pub(super) fn walk(planned: &Planned<'_>, packet: &Packet) -> Result<Vec<Way>, U
     Ok(walk.ways)
 }
 
-// === impl Walk ===
-
 impl Walk<'_> {
     /// Packets come in.
     fn receives(&mut self, walkers: Vec<Walker>) -> Result<(), UnreadableRule> {
@@ -393,8 +391,6 @@ impl Walk<'_> {
             }
     }
 }
-
-// === impl Walker ===
 
 impl Walker {
     /// The same, with this share of the connections that came here; none: it is not known.

@@ -156,8 +156,6 @@ fn relay_port(
     })
 }
 
-// === impl Needed ===
-
 impl Needed {
     fn of(service: &Service, family: &FamilyExposure<'_>, exposure: &PortExposure<'_>) -> Self {
         if RelayProtocol::of(exposure.port.protocol).is_none() {
@@ -181,8 +179,6 @@ impl Needed {
         usize::from(self.cluster) + usize::from(self.local)
     }
 }
-
-// === impl RelayedPort ===
 
 impl<'a> RelayedPort<'a> {
     fn new(
@@ -364,8 +360,6 @@ impl PortRules for RelayedPort<'_> {
         rules
     }
 }
-
-// === impl Fate ===
 
 impl Fate {
     const fn proxy(self) -> Option<SocketAddr> {

@@ -15,9 +15,7 @@ pub struct Portal<'a> {
     /// Name of the Service port in comments: `namespace/service:port`, without the colon if the
     /// port has no name.
     pub name: &'a str,
-    /// Its protocol.
     pub protocol: RelayProtocol,
-    /// The frontend.
     pub frontend: PortalFrontend,
     /// Socket that serves clients; none: those that `proxy_for_local` does not serve are not led
     /// anywhere. Its address is one of the node, and the frontend's family.
@@ -37,7 +35,6 @@ pub struct Portal<'a> {
 pub enum PortalFrontend {
     /// A cluster, external or load balancer address, and a Service's port.
     Address(SocketAddr),
-    /// A node port.
     NodePort(NonZeroU16),
 }
 
@@ -46,7 +43,6 @@ pub enum PortalFrontend {
 pub struct ProxyPortDoor<'a> {
     /// As of the [`Portal`].
     pub name: &'a str,
-    /// Its protocol.
     pub protocol: RelayProtocol,
     /// The relay's socket.
     pub proxy: SocketAddr,
@@ -59,8 +55,6 @@ struct Clients {
     source: String,
     interface: String,
 }
-
-// === impl Portal ===
 
 impl Portal<'_> {
     /// Returns its rules. Of those in one chain the earlier one comes first.
@@ -129,8 +123,6 @@ impl Portal<'_> {
     }
 }
 
-// === impl Clients ===
-
 impl Clients {
     /// Those inside a network; none: all.
     fn from_inside(net: Option<&IpNet>) -> Self {
@@ -155,8 +147,6 @@ impl Clients {
         Some(Self { interface, ..Self::from_inside(net) })
     }
 }
-
-// === impl ProxyPortDoor ===
 
 impl ProxyPortDoor<'_> {
     /// Returns its rules, the earlier one first.

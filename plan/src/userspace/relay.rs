@@ -13,7 +13,6 @@ use crate::model::{Family, ServiceName, TrafficPolicy};
 pub struct RelayPort {
     /// Name of the Service's port, empty if it has none.
     pub name: Arc<str>,
-    /// Its protocol.
     pub protocol: RelayProtocol,
     /// Address of the node to listen on, never the unspecified one: the answers to UDP clients have
     /// to leave from it.
@@ -37,9 +36,7 @@ pub struct ProxyPortId {
     pub service: ServiceName,
     /// Name of its port, empty if it has none.
     pub port: Arc<str>,
-    /// Its protocol.
     pub protocol: RelayProtocol,
-    /// The family.
     pub family: Family,
     /// Choice of its clients: all endpoints or this node's only.
     pub policy: TrafficPolicy,
@@ -58,8 +55,6 @@ pub enum ProxyPortState {
 
 /// The proxy ports of a Service that are listened on, or cannot be.
 pub type ProxyPorts = BTreeMap<ProxyPortId, ProxyPortState>;
-
-// === impl RelayPort ===
 
 impl RelayPort {
     /// Returns the identities of its proxy ports, each with its endpoints. If all of its clients get this
@@ -82,8 +77,6 @@ impl RelayPort {
         cluster.into_iter().chain(local)
     }
 }
-
-// === impl ProxyPortId ===
 
 impl fmt::Display for ProxyPortId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -43,8 +43,6 @@ const DIMENSIONS: [(&str, Dimension); 6] = [
     ("endpoints", |shape| &mut shape.endpoints),
 ];
 
-// === impl Shape ===
-
 impl Shape {
     /// The youngest one has number 0.
     fn service(&self, number: u16) -> Service {

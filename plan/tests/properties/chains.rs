@@ -33,8 +33,6 @@ enum Damage {
     Rewritten(Index),
 }
 
-// === impl Damage ===
-
 impl Damage {
     fn inflict(&self, actual: &mut Actual) {
         let chains = &mut actual.chains;

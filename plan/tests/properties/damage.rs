@@ -35,8 +35,6 @@ pub(crate) enum Damage {
     RealServerAdded(Index),
 }
 
-// === impl Damage ===
-
 impl Damage {
     pub(crate) fn inflict(&self, actual: &mut Actual) {
         match self {

@@ -42,8 +42,6 @@ struct Pair {
     localhost: BTreeMap<ServiceName, Vec<LocalhostPort>>,
 }
 
-// === impl Pair ===
-
 impl Pair {
     /// With the interface, the sets and the rules, and nothing else.
     fn new(settings: &Settings) -> Self {

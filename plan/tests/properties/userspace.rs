@@ -29,8 +29,6 @@ struct Relay {
     answers: Vec<Event>,
 }
 
-// === impl Relay ===
-
 impl Relay {
     fn set(&mut self, changes: Vec<(ServiceName, Vec<RelayPort>)>) {
         for (service, ports) in changes {

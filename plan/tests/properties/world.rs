@@ -98,8 +98,6 @@ pub(crate) struct World {
     hand_drains: BTreeSet<HandDrain>,
 }
 
-// === impl World ===
-
 impl World {
     pub(crate) fn after<'a>(events: impl IntoIterator<Item = &'a Event>) -> Self {
         let mut world = Self::default();

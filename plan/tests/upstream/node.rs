@@ -24,8 +24,6 @@ pub(crate) struct Node {
     pub(crate) kernel: MemoryKernel,
 }
 
-// === impl Node ===
-
 impl Node {
     /// A node whose interfaces have the addresses 127.0.0.1, 192.0.2.10, `::1` and 2001:db8::10.
     pub(crate) fn new(settings: Settings) -> Self {

@@ -57,8 +57,6 @@ pub struct RoutableNetworks {
 const NOT_ROUTABLE: &str = "must be a network of 8 to 32 bits of IPv4 or 64 to 128 of IPv6, with \
                             nothing set behind them";
 
-// === impl RoutableNetworks ===
-
 impl RoutableNetworks {
     /// None yet, with what these documents use otherwise.
     #[must_use]
@@ -92,8 +90,6 @@ impl RoutableNetworks {
         }
     }
 }
-
-// === impl KubeIpvsViolations ===
 
 impl KubeIpvsViolations {
     fn invalid(&mut self, field: &'static str, value: impl fmt::Display, problem: &str) {

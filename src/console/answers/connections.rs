@@ -50,7 +50,6 @@ pub struct Connection {
     pub client: SocketAddr,
     /// Address and port that the client connected to.
     pub frontend: SocketAddr,
-    /// The endpoint.
     pub endpoint: SocketAddr,
     /// Source that the endpoint sees; none: connection tracking does not know the connection.
     pub seen: Option<SocketAddr>,
@@ -175,8 +174,6 @@ pub(super) async fn owners_of(
     }
     Ok(owners)
 }
-
-// === impl Connection ===
 
 impl Connection {
     /// Its place in the order.

@@ -47,8 +47,6 @@ pub enum Hints {
     NotFollowed,
 }
 
-// === impl Use ===
-
 impl Use {
     /// True if the endpoint gets new connections.
     #[must_use]
@@ -89,8 +87,6 @@ impl fmt::Display for Use {
         })
     }
 }
-
-// === impl Hints ===
 
 impl Hints {
     /// Returns the extent to which hints choose for clients under a policy. They say nothing of

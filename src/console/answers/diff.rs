@@ -116,8 +116,6 @@ pub(super) async fn answer(State(desk): State<Arc<Desk>>) -> Result<Answer<Diff>
     Ok(Answer::new(Diff::new(desk.settings.mode.to_string(), compared.with_sysctls(sysctls))))
 }
 
-// === impl Diff ===
-
 impl Content for Diff {
     const KIND: &'static str = "Diff";
 }
@@ -145,8 +143,6 @@ impl Diff {
         }
     }
 }
-
-// === impl DiffLine ===
 
 impl DiffLine {
     /// The differences of a comparison, sysctls last.
@@ -193,8 +189,6 @@ impl DiffLine {
         }
     }
 }
-
-// === impl DifferenceKind ===
 
 impl From<Effect> for DifferenceKind {
     fn from(effect: Effect) -> Self {

@@ -241,8 +241,6 @@ fn bad_request(message: String) -> FailureAnswer {
     FailureAnswer::new(Reason::BadRequest, message)
 }
 
-// === impl Target ===
-
 impl Target {
     fn of(drain: &HandDrain) -> Self {
         let HandDrain { address, port, service, is_forced: _ } = drain;
@@ -261,8 +259,6 @@ impl Target {
         Ok(HandDrain { address, port: self.port, service, is_forced: false })
     }
 }
-
-// === impl DrainedService ===
 
 impl DrainedService {
     fn of(effect: &HandDrainEffect) -> Self {

@@ -23,7 +23,6 @@ pub struct Events {
     /// Time at which the journal began, as RFC 3339 has it: numbers of another journal are others.
     #[serde(default)]
     pub since: String,
-    /// The events.
     pub events: Vec<EventLine>,
 }
 
@@ -74,8 +73,6 @@ pub async fn answer(
     let since = timestamp(desk.journal.since());
     Answer::new(Events { since, events: notes.iter().map(EventLine::of).collect() })
 }
-
-// === impl EventLine ===
 
 impl EventLine {
     /// Returns a note in words.

@@ -35,9 +35,7 @@ const MOST_ENDPOINTS: usize = 500;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Explanation {
-    /// Its namespace.
     pub namespace: String,
-    /// Its name.
     pub name: String,
     /// `spec.type`.
     #[serde(rename = "type")]
@@ -48,7 +46,6 @@ pub struct Explanation {
     pub node: String,
     /// True if a change of it waits to be written.
     pub is_waiting: bool,
-    /// Its frontends.
     pub frontends: Vec<FrontendExplanation>,
     /// Number of frontends that are not explained.
     pub more_frontends: usize,
@@ -63,13 +60,9 @@ pub struct Explanation {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AskingPod {
-    /// Its namespace.
     pub namespace: String,
-    /// Its name.
     pub name: String,
-    /// Its addresses.
     pub addresses: Vec<IpAddr>,
-    /// Its node.
     pub node: Option<String>,
     /// True if that is this node.
     pub is_here: bool,
@@ -155,9 +148,7 @@ pub struct Unused {
     pub endpoint: SocketAddr,
     /// Node that it is on.
     pub node: Option<String>,
-    /// Its hints.
     pub hints: Option<String>,
-    /// The reason.
     pub reason: Use,
 }
 
@@ -180,9 +171,6 @@ impl Content for Explanation {
 }
 
 /// Answers.
-///
-/// # Errors
-/// When the loop has ended, or there is no such Service or port.
 pub async fn answer(
     State(desk): State<Arc<Desk>>,
     Parameters(asked): Parameters<Asked>,
@@ -243,9 +231,6 @@ async fn correct_by_routes(
 }
 
 /// Explains a Service by a planner of the caller's own.
-///
-/// # Errors
-/// When there is no such Service or port.
 pub fn explain_with(
     planner: &plan::planner::Planner,
     asked: &Asked,
@@ -271,8 +256,6 @@ pub fn explain_with(
     Ok(chosen.finish())
 }
 
-// === impl Asked ===
-
 impl Asked {
     /// Namespace and name of the pod that is asked for.
     fn pod_named(&self) -> Result<Option<(&str, &str)>, FailureAnswer> {
@@ -291,8 +274,6 @@ impl Asked {
         parts.map(Some).ok_or_else(wrong)
     }
 }
-
-// === impl Chosen ===
 
 impl Chosen {
     fn finish(self) -> Explanation {
@@ -319,8 +300,6 @@ impl Chosen {
         }
     }
 }
-
-// === impl Target ===
 
 impl Target {
     fn finish(self, explained: &ExplainedService) -> FrontendExplanation {

@@ -28,8 +28,6 @@ pub(super) async fn answer(State(desk): State<Arc<Desk>>) -> Answer<Log> {
     Answer::new(Log::scrubbed(&lines, omitted))
 }
 
-// === impl Log ===
-
 impl Log {
     /// Returns lines without their secrets. A secret may go on over several of them.
     fn scrubbed(lines: &[String], omitted: u64) -> Self {

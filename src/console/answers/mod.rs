@@ -153,8 +153,6 @@ pub fn nearest<'a>(wanted: &str, words: impl IntoIterator<Item = &'a str>) -> Ve
     near.into_iter().take(MOST_NEAR).map(|(_, word)| word).collect()
 }
 
-// === impl Answer ===
-
 impl<T: Content> Answer<T> {
     /// The answer with this content.
     pub fn new(content: T) -> Self {
@@ -167,8 +165,6 @@ impl<T: Content> IntoResponse for Answer<T> {
         Json(self).into_response()
     }
 }
-
-// === impl FailureAnswer ===
 
 impl Content for FailureAnswer {
     const KIND: &'static str = "Failure";

@@ -45,9 +45,6 @@ impl Content for Names {
 }
 
 /// Answers.
-///
-/// # Errors
-/// When the loop has ended.
 pub async fn answer(
     State(desk): State<Arc<Desk>>,
     Parameters(asked): Parameters<Asked>,

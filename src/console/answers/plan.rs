@@ -22,14 +22,12 @@ const MOST: usize = 10_000;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PlanRequest {
-    /// The manifests.
     pub manifests: Vec<Manifest>,
     /// True if their objects are deleted instead of applied.
     #[serde(default)]
     pub delete: bool,
 }
 
-/// A manifest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
     /// Name of its file, for messages.
@@ -60,7 +58,6 @@ pub struct Planned {
 pub struct PlannedOperation {
     /// Effect on the object.
     pub effect: Effect,
-    /// The object.
     pub object: String,
     /// State as planned now; none: nothing.
     pub found: Option<String>,
@@ -68,7 +65,6 @@ pub struct PlannedOperation {
     pub desired: Option<String>,
     /// The Services that it is for.
     pub services: Vec<String>,
-    /// The operation.
     pub operation: String,
 }
 
@@ -101,9 +97,6 @@ pub async fn plan(
 }
 
 /// Reads the manifests of a request.
-///
-/// # Errors
-/// When one is no manifest.
 pub fn read(request: &PlanRequest) -> Result<Manifests, FailureAnswer> {
     let mut manifests = Manifests::default();
     for Manifest { name, text } in &request.manifests {
@@ -112,8 +105,6 @@ pub fn read(request: &PlanRequest) -> Result<Manifests, FailureAnswer> {
     }
     Ok(manifests)
 }
-
-// === impl Planned ===
 
 impl Content for Planned {
     const KIND: &'static str = "Plan";
@@ -136,8 +127,6 @@ impl Planned {
         }
     }
 }
-
-// === impl PlannedOperation ===
 
 impl From<Rehearsal> for PlannedOperation {
     fn from(rehearsal: Rehearsal) -> Self {

@@ -34,9 +34,7 @@ pub(super) const MOST_FRONTENDS: usize = 128;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ServiceState {
-    /// Its namespace.
     pub namespace: String,
-    /// Its name.
     pub name: String,
     /// `spec.type`.
     #[serde(rename = "type")]
@@ -57,7 +55,6 @@ pub struct ServiceState {
     pub is_waiting: bool,
     /// Warnings, each a sentence for its author.
     pub warnings: Vec<String>,
-    /// Its frontends.
     pub frontends: Vec<FrontendState>,
     /// Number of frontends that are not shown.
     pub more_frontends: usize,
@@ -134,9 +131,7 @@ pub struct EndpointState {
     pub endpoint: SocketAddr,
     /// Node that it is on.
     pub node: Option<String>,
-    /// Its zone.
     pub zone: Option<String>,
-    /// Its hints.
     pub hints: Option<String>,
     /// Its use, or the reason for which it is not used.
     #[serde(rename = "use")]
@@ -198,9 +193,6 @@ impl Content for ServiceState {
 }
 
 /// Answers.
-///
-/// # Errors
-/// When the loop has ended, or there is no such Service.
 pub async fn answer(
     State(desk): State<Arc<Desk>>,
     Parameters(asked): Parameters<Asked>,
@@ -209,9 +201,6 @@ pub async fn answer(
 }
 
 /// Returns the state of a Service.
-///
-/// # Errors
-/// As for [`answer`].
 pub async fn service(desk: &Desk, name: &ServiceName) -> Result<ServiceState, FailureAnswer> {
     let wanted = name.clone();
     let known = desk.inquiries.ask(move |view| ask(view, &wanted)).await?;
@@ -260,8 +249,6 @@ async fn count(mode: Mode, frontends: Vec<Frontend>) -> Result<Counted, String> 
     counted.map_err(|error| error.to_string())
 }
 
-// === impl ServiceState ===
-
 impl ServiceState {
     fn of(
         explained: &ExplainedService,
@@ -308,8 +295,6 @@ pub(super) const fn policy_text(policy: TrafficPolicy) -> &'static str {
         TrafficPolicy::Local => "Local",
     }
 }
-
-// === impl FrontendState ===
 
 impl FrontendState {
     fn of(
@@ -383,8 +368,6 @@ fn gone(
     gone.map(|real| EndpointState::new(real.socket, Use::Gone, Some(real)))
 }
 
-// === impl EndpointState ===
-
 impl EndpointState {
     fn new(endpoint: SocketAddr, used: Use, real: Option<&CountedRealServer>) -> Self {
         Self {
@@ -415,8 +398,6 @@ impl EndpointState {
         }
     }
 }
-
-// === impl Traffic ===
 
 impl From<&ipvs::Statistics> for Traffic {
     fn from(counted: &ipvs::Statistics) -> Self {

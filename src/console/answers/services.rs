@@ -42,9 +42,7 @@ pub struct Services {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ServiceRow {
-    /// Its namespace.
     pub namespace: String,
-    /// Its name.
     pub name: String,
     /// `spec.type`.
     #[serde(rename = "type")]
@@ -79,9 +77,7 @@ pub struct ServiceRow {
 pub struct PortRow {
     /// Its name; empty if it has none.
     pub name: String,
-    /// Its protocol.
     pub protocol: String,
-    /// The port.
     pub port: u16,
     /// The port on each node.
     pub node_port: Option<u16>,
@@ -114,9 +110,6 @@ impl Content for Services {
 }
 
 /// Answers.
-///
-/// # Errors
-/// When the loop has ended, or what is asked makes no sense.
 pub async fn answer(
     State(desk): State<Arc<Desk>>,
     Parameters(asked): Parameters<Asked>,
@@ -180,9 +173,6 @@ pub(super) fn no_counters(mode: Mode) -> String {
 }
 
 /// Reads a Service's name as it is asked for: `NAMESPACE/NAME`.
-///
-/// # Errors
-/// When it is none.
 pub fn name(text: &str) -> Result<ServiceName, FailureAnswer> {
     match text.split_once('/') {
         Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() => {
@@ -237,8 +227,6 @@ pub fn no_such_service(wanted: &str, names: &[String]) -> FailureAnswer {
     FailureAnswer::new(Reason::NotFound, format!("there is no Service {wanted}; {advice}"))
 }
 
-// === impl ServiceRow ===
-
 impl ServiceRow {
     fn of(summary: &ServiceSummary, count: Option<ConnectionCount>) -> Self {
         let n_more = |all: usize| all.saturating_sub(MOST_OF_ONE);
@@ -268,8 +256,6 @@ pub(super) const fn kind_text(kind: ServiceKind) -> &'static str {
         ServiceKind::LoadBalancer => "LoadBalancer",
     }
 }
-
-// === impl PortRow ===
 
 impl PortRow {
     pub(super) fn of(port: &ServicePort) -> Self {

@@ -42,9 +42,7 @@ pub struct Status {
     /// True if the event loop does not answer: its part is missing, all that follows `source` but `errors`.
     #[serde(default)]
     pub is_loop_stuck: bool,
-    /// The program.
     pub program: ProgramStatus,
-    /// The mode.
     pub mode: ModeStatus,
     /// Source of the input.
     pub source: SourceStatus,
@@ -64,7 +62,6 @@ pub struct Status {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProgramStatus {
-    /// Its version.
     pub version: String,
     /// The commit that was built; empty: the build was not told.
     pub commit: String,
@@ -93,7 +90,6 @@ pub struct ProgramStatus {
 pub struct IptablesStatus {
     /// Family whose rules it writes.
     pub family: String,
-    /// Its version.
     pub version: String,
     /// Variant: `nf_tables` or `legacy`.
     pub variant: String,
@@ -153,7 +149,6 @@ pub struct SourceStatus {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct KindStatus {
-    /// The kind.
     pub kind: String,
     /// True while changes arrive.
     pub is_following: bool,
@@ -237,7 +232,6 @@ pub struct KernelStatus {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PendingWrite {
-    /// The operation.
     pub operation: String,
     /// Reason for the refusal.
     pub reason: String,
@@ -262,7 +256,6 @@ pub struct DrainStatus {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SetStatus {
-    /// Its name.
     pub name: String,
     /// Entries that it should have.
     pub entries: usize,
@@ -286,17 +279,11 @@ struct OfLoop {
 }
 
 /// Answers.
-///
-/// # Errors
-/// When the loop has ended.
 pub async fn answer(State(desk): State<Arc<Desk>>) -> Result<Answer<Status>, FailureAnswer> {
     status(&desk).await.map(Answer::new)
 }
 
 /// Returns the state of the program and its node.
-///
-/// # Errors
-/// When the loop has ended.
 pub async fn status(desk: &Desk) -> Result<Status, FailureAnswer> {
     // With a loop that waits for the kernel, everything else is wanted all the more.
     let asked = timeout(LOOP_PATIENCE, desk.inquiries.ask(of_loop)).await;
@@ -366,8 +353,6 @@ fn iptables(versions: &Versions) -> Vec<IptablesStatus> {
     versions.iptables.iter().map(status).collect()
 }
 
-// === impl KindStatus ===
-
 impl KindStatus {
     fn new(of: FollowedKind, now: SystemTime) -> Self {
         let age = |at: SystemTime| now.duration_since(at).unwrap_or_default().as_secs_f64();
@@ -382,8 +367,6 @@ impl KindStatus {
         }
     }
 }
-
-// === impl KernelStatus ===
 
 impl KernelStatus {
     fn set_repairs(&mut self, repairs: &Repairs) {

@@ -23,8 +23,6 @@ pub struct Takeover {
     pub notes: Vec<String>,
 }
 
-// === impl Takeover ===
-
 impl Content for Takeover {
     const KIND: &'static str = "Takeover";
 }

@@ -80,7 +80,6 @@ pub struct ServiceTraffic {
     pub service: Option<String>,
     /// Number of its virtual servers.
     pub virtual_servers: usize,
-    /// Its rates.
     pub rates: Rates,
     /// Established connections, and of UDP all.
     pub active: u64,
@@ -207,8 +206,6 @@ pub struct Rates {
     pub bytes_out: f64,
 }
 
-// === impl Rates ===
-
 impl AddAssign for Rates {
     fn add_assign(&mut self, other: Self) {
         self.connections += other.connections;
@@ -218,8 +215,6 @@ impl AddAssign for Rates {
         self.bytes_out += other.bytes_out;
     }
 }
-
-// === impl Sort ===
 
 impl Sort {
     /// Compares two, the larger one first. By name: they are the same.
@@ -233,8 +228,6 @@ impl Sort {
         value(other).total_cmp(&value(one))
     }
 }
-
-// === impl Asked ===
 
 impl Asked {
     /// Keeps the first Services in the order that was asked for, and in that of names where rates are the
@@ -252,8 +245,6 @@ impl Asked {
         services.sort_unstable_by(order);
     }
 }
-
-// === impl Kept ===
 
 impl Kept {
     /// Reads the counters as far as that is due.
@@ -371,8 +362,6 @@ impl Kept {
         }
     }
 }
-
-// === impl ServiceTraffic ===
 
 impl ServiceTraffic {
     /// Adds a real server of one of its virtual servers.

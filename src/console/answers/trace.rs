@@ -42,7 +42,6 @@ const MOST_CONNECTIONS: usize = 100;
 pub struct Trace {
     /// Mode that the node serves in.
     pub mode: String,
-    /// The packet.
     pub packet: TracedPacket,
     /// The Service that the destination belongs to.
     pub service: Option<String>,
@@ -89,7 +88,6 @@ pub struct TracedPacket {
 pub struct TracedWay {
     /// Events on it, in order.
     pub steps: Vec<TracedStep>,
-    /// Its end.
     pub end: End,
     /// Kind of the refusal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -114,7 +112,6 @@ pub enum TracedStep {
         hook: String,
         /// The rule's table.
         table: String,
-        /// Its chain.
         chain: String,
         /// Its place in the chain, from 1.
         number: usize,
@@ -146,16 +143,12 @@ pub enum TracedStep {
     VirtualServer {
         /// Its address and port.
         address: SocketAddr,
-        /// Its scheduler.
         scheduler: String,
         /// Number of seconds for which a client comes back to its endpoint.
         persistence: Option<u32>,
     },
     /// It comes to the relay of mode userspace.
-    Relay {
-        /// The proxy port.
-        proxy_port: SocketAddr,
-    },
+    Relay { proxy_port: SocketAddr },
 }
 
 /// End of a way.

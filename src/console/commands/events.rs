@@ -96,16 +96,12 @@ fn show(session: &mut Session, answer: Events, is_first: bool) -> Result<bool, F
     has_reader(session.output.show(answer, |answer| text(answer, has_headings)))
 }
 
-// === impl Arguments ===
-
 impl Arguments {
     fn wants(&self, event: &EventLine, service: Option<&str>) -> bool {
         let is_about = |name: &str| event.services.iter().any(|it| it == name);
         (!self.errors || event.is_error) && service.is_none_or(is_about)
     }
 }
-
-// === impl Seen ===
 
 impl Seen {
     /// Returns what is new of an answer; none: it is about another journal, and the question for what

@@ -71,8 +71,6 @@ pub(super) fn run(arguments: &Arguments, session: &mut Session) -> Result<Verdic
     Ok(verdict)
 }
 
-// === impl Arguments ===
-
 impl Arguments {
     fn asked(&self) -> Result<Asked, Failure> {
         // An option with one or two values takes the Service for its second one, if it comes last.

@@ -88,7 +88,6 @@ enum Command {
 /// Surroundings of a command.
 pub struct Session {
     options: Options,
-    /// Its output.
     pub output: Output,
 }
 
@@ -163,8 +162,6 @@ fn report(failure: &Failure, format: Format) -> ExitCode {
     failure.code()
 }
 
-// === impl CommandLine ===
-
 impl CommandLine {
     fn run(self) -> ExitCode {
         let output = Output::stdout(self.options.output, self.options.colour);
@@ -198,13 +195,8 @@ impl Command {
     }
 }
 
-// === impl Session ===
-
 impl Session {
     /// Returns the running program.
-    ///
-    /// # Errors
-    /// When it cannot be found.
     pub fn client(&self) -> Result<Client, Failure> {
         let client = Client::find(self.options.socket.as_deref())?;
         Ok(if self.output.format() == Format::Text { client } else { client.verbatim() })

@@ -40,8 +40,6 @@ fn mode(word: &str) -> Result<Mode, String> {
     named.ok_or_else(|| "there are the modes ipvs, iptables and userspace".to_owned())
 }
 
-// === impl Arguments ===
-
 impl Arguments {
     /// Returns the configuration to check for, and where it comes from, in words.
     fn configuration(&self) -> Result<(Configuration, String), Failure> {

@@ -14,8 +14,6 @@ pub struct SourceArguments {
     flags: Vec<String>,
 }
 
-// === impl SourceArguments ===
-
 impl SourceArguments {
     /// True if there are flags.
     pub(super) fn is_given(&self) -> bool {
@@ -23,9 +21,6 @@ impl SourceArguments {
     }
 
     /// Returns the configuration that they lead to.
-    ///
-    /// # Errors
-    /// When they are wrong, or their files cannot be read.
     pub(super) fn configuration(&self) -> Result<Configuration, Failure> {
         let words = ["kube-ipvs"].into_iter().chain(self.flags.iter().map(String::as_str));
         let arguments = crate::cli::parse(words.map(Into::into));

@@ -56,7 +56,6 @@ pub struct Arguments {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct SupportBundle {
-    /// The file.
     file: String,
     /// Bytes of the file.
     bytes: u64,
@@ -221,8 +220,6 @@ fn text(answer: &SupportBundle) -> String {
     text
 }
 
-// === impl MissingFile ===
-
 impl MissingFile {
     /// A file that is missing for this reason, which is a line.
     fn new(name: &str, reason: &str) -> Self {
@@ -233,8 +230,6 @@ impl MissingFile {
 impl Content for SupportBundle {
     const KIND: &'static str = "SupportBundle";
 }
-
-// === impl Written ===
 
 impl Written {
     fn text(&self) -> Result<String, String> {

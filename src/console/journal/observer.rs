@@ -34,8 +34,6 @@ pub struct JournalObserver {
     only: Option<ServiceName>,
 }
 
-// === impl JournalObserver ===
-
 impl JournalObserver {
     pub(super) fn new(journal: Journal) -> Self {
         Self { journal, given_up: HashMap::new(), only: None }
@@ -160,8 +158,6 @@ fn list<T: fmt::Display>(texts: impl Iterator<Item = T>, all: usize) -> Box<str>
 fn length(services: &[ServiceName]) -> usize {
     services.iter().map(|name| name.namespace.len() + name.name.len()).sum()
 }
-
-// === impl Arrival ===
 
 impl Arrival {
     fn of(event: &Event) -> Self {

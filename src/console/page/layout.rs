@@ -27,8 +27,6 @@ pub(super) enum Place {
     Trace,
 }
 
-// === impl Place ===
-
 impl Place {
     /// Place in the navigation.
     const fn heading(self) -> Self {
@@ -43,8 +41,6 @@ impl Place {
         matches!(self, Self::Status | Self::Services | Self::Service)
     }
 }
-
-// === impl Page ===
 
 impl IntoResponse for Page {
     fn into_response(self) -> Response {

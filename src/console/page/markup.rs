@@ -9,8 +9,6 @@ pub(super) struct Markup(String);
 /// Attribute of an element, with its value.
 pub(super) type Attribute<'a> = (&'static str, &'a str);
 
-// === impl Markup ===
-
 impl Markup {
     /// An element with this content.
     pub(super) fn element(
@@ -44,7 +42,6 @@ impl Markup {
         self
     }
 
-    /// A text.
     pub(super) fn text(&mut self, text: impl Display) -> &mut Self {
         self.escaped(&text.to_string());
         self

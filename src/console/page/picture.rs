@@ -40,8 +40,6 @@ enum Clients {
     Outside,
 }
 
-// === impl Clients ===
-
 impl Clients {
     const BOTH: [Self; 2] = [Self::InCluster, Self::Outside];
 

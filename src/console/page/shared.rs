@@ -72,8 +72,6 @@ struct Turn<'a> {
     turn: Option<OwnedSemaphorePermit>,
 }
 
-// === impl SharedAnswers ===
-
 impl SharedAnswers {
     /// None yet. An answer is shown to others for this time at least.
     pub(super) fn new(pause: Duration) -> Self {
@@ -118,8 +116,6 @@ impl SharedAnswers {
     }
 }
 
-// === impl Charge ===
-
 impl Drop for Charge<'_> {
     fn drop(&mut self) {
         if self.shared.pause.is_zero() {
@@ -131,8 +127,6 @@ impl Drop for Charge<'_> {
         self.shared.kept.lock().charge(took, now);
     }
 }
-
-// === impl Turn ===
 
 impl<'a> Turn<'a> {
     async fn take(shared: &'a SharedAnswers, question: &'a str) -> Self {
@@ -158,8 +152,6 @@ impl Drop for Turn<'_> {
         }
     }
 }
-
-// === impl Kept ===
 
 impl Kept {
     fn recent(&self, question: &str, now: Instant, pause: Duration) -> Option<&Page> {

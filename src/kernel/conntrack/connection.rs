@@ -86,8 +86,6 @@ pub(crate) struct TrackedConnections {
     pub(crate) n_more: usize,
 }
 
-// === impl ConntrackClient ===
-
 impl ConntrackClient {
     /// Lists connections whose destination was changed, those that `has` says yes to. The kernel walks
     /// its whole table for it.
@@ -137,16 +135,12 @@ impl ConntrackClient {
     }
 }
 
-// === impl Wanted ===
-
 impl Wanted {
     fn has(&self, connection: &TrackedConnection) -> bool {
         Family::of(connection.destination.ip()) == self.family
             && self.frontend.is_none_or(|frontend| frontend == connection.frontend())
     }
 }
-
-// === impl TrackedConnection ===
 
 impl TrackedConnection {
     /// Returns what the client takes for the server.

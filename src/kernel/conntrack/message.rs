@@ -75,8 +75,6 @@ pub(super) struct Filter {
     port: Option<u16>,
 }
 
-// === impl Filter ===
-
 impl Filter {
     pub(super) const fn all(family: Family) -> Self {
         Self { family, protocol: None, port: None }
@@ -163,8 +161,6 @@ pub(super) fn decode(body: &[u8]) -> Result<Option<ConntrackEntry>, DecodeError>
     let id = id.ok_or_else(|| broken("without CTA_ID"))?;
     Ok(Some(ConntrackEntry { flow: Flow { protocol, destination, reply_source }, source, id }))
 }
-
-// === impl Tuple ===
 
 impl Tuple {
     pub(super) fn write(&self, attributes: &mut AttributeWriter<'_>) {

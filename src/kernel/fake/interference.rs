@@ -37,8 +37,6 @@ pub enum FakeAnswer {
     Incomplete(Box<dyn FnOnce(&mut Actual)>),
 }
 
-// === impl FakeState ===
-
 impl FakeState {
     /// Asks the test for the answer.
     pub(super) fn decide(&mut self, request: KernelCall<'_>) -> FakeAnswer {
@@ -68,8 +66,6 @@ impl FakeState {
         }
     }
 }
-
-// === impl FakeAnswer ===
 
 impl FakeAnswer {
     /// A refusal of this class.

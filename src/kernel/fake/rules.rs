@@ -32,8 +32,6 @@ pub(super) struct RefusedInBatch {
     most: usize,
 }
 
-// === impl RefusedInBatch ===
-
 impl RefusedInBatch {
     /// Carries an operation out, unless so many were refused before it that it is not tried.
     pub(super) fn note(
@@ -52,8 +50,6 @@ impl RefusedInBatch {
         result
     }
 }
-
-// === impl FakeRules ===
 
 impl FakeRules {
     /// Sets a family's desired rules. Returns true if others were written.
@@ -75,8 +71,6 @@ impl FakeRules {
         self.written.extend(self.desired.get(&family).map(|rules| (family, rules.clone())));
     }
 }
-
-// === impl Fake ===
 
 impl Fake {
     /// Returns the constant rules of a family that were written last.

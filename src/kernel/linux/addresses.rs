@@ -10,8 +10,6 @@ use rustix::io::Errno;
 use super::super::link::AddressBatch;
 use super::{Linux, Refusal, RefusalClass, all_failed, is, refusal};
 
-// === impl Linux ===
-
 impl Linux {
     /// Returns the dummy interface's index.
     ///

@@ -13,8 +13,6 @@ use super::{Linux, ReadError};
 /// Most IPv6 addresses that one drift check changes.
 const MOST_DEPRECATED: usize = 256;
 
-// === impl Linux ===
-
 impl Linux {
     /// Binds addresses from now on so that the sysctls for `arp` have their effect. Addresses bound
     /// otherwise, as after a change of the setting, are bound again: each is missing for a few

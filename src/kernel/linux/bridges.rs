@@ -23,8 +23,6 @@ pub(super) struct Bridges {
     is_first: bool,
 }
 
-// === impl Bridges ===
-
 impl Bridges {
     pub(super) fn new(proc_sys: impl Into<PathBuf>, families: Vec<Family>) -> Self {
         Self { proc_sys: proc_sys.into(), families, is_first: true }
@@ -121,8 +119,6 @@ fn with_address<'a>(
     };
     bridges.iter().filter(has_address).map(|bridge| bridge.name.as_str()).collect()
 }
-
-// === impl HiddenBridges ===
 
 impl HiddenBridges {
     fn new(family: Family, bridged: Bridged, bridges: &str) -> Self {

@@ -54,8 +54,6 @@ pub(super) enum Number {
     Uncounted,
 }
 
-// === impl VirtualServerCount ===
-
 impl VirtualServerCount {
     /// Opens the counter in the calling thread's network namespace, if it is used.
     pub(super) fn open(is_used: bool) -> Self {
@@ -118,8 +116,6 @@ impl VirtualServerCount {
         self.counter.as_ref()?.count().ok()
     }
 }
-
-// === impl LastListing ===
 
 impl LastListing {
     fn new(count: ipvs::Count, frontends: &[Frontend]) -> Self {

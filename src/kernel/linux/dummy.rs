@@ -6,9 +6,6 @@ use super::Linux;
 impl Linux {
     /// Finds out whether a dummy interface can be made, by making ours, unless it is there. It
     /// stays: without an address it does nothing.
-    ///
-    /// # Errors
-    /// The kernel's refusal.
     pub fn try_dummy() -> Result<(), netlink::Error> {
         let mut links = Links::open()?;
         if links.find()?.is_some() { Ok(()) } else { links.create() }
@@ -21,9 +18,6 @@ impl Linux {
     }
 
     /// Removes our interface, unless it has an address.
-    ///
-    /// # Errors
-    /// The kernel's refusal.
     pub fn remove_empty_dummy() -> Result<(), netlink::Error> {
         let mut links = Links::open()?;
         let Some(link) = links.find()? else { return Ok(()) };

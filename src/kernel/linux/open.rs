@@ -17,8 +17,6 @@ use crate::kernel::route::Routes;
 use crate::kernel::rules::Rules;
 use crate::kernel::sysctl;
 
-// === impl Linux ===
-
 impl Linux {
     /// Opens what a mode uses in the calling thread's network namespace: IPVS and ipset in ipvs mode
     /// alone. `rules`: one for each family.

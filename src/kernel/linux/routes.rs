@@ -21,13 +21,8 @@ pub struct LocalServiceAddresses {
     pub n_bound: BTreeMap<Family, usize>,
 }
 
-// === impl LocalServiceAddresses ===
-
 impl LocalServiceAddresses {
     /// Reads them.
-    ///
-    /// # Errors
-    /// When the kernel does not answer.
     pub fn read() -> Result<Self, netlink::Error> {
         let mut routes: Vec<IpNet> = Routes::open()?.ours()?.all.into_iter().collect();
         routes.sort_unstable();
@@ -45,9 +40,6 @@ impl LocalServiceAddresses {
 }
 
 /// Returns the networks of the node's own addresses, as [`Linux::neighbourhoods`] does.
-///
-/// # Errors
-/// When the addresses cannot be read.
 pub fn neighbourhoods() -> Result<Vec<IpNet>, ReadError> {
     let unread = |error: netlink::Error| ReadError::new("interface addresses", error);
     let mut links = Links::open().map_err(unread)?;
@@ -61,14 +53,9 @@ fn networks_of_others(ours: Option<u32>, addresses: &[LinkAddress]) -> Vec<IpNet
     nets.filter(|net| net.prefix_len() < net.max_prefix_len()).collect()
 }
 
-// === impl Linux ===
-
 impl Linux {
     /// Returns the networks of the node's own addresses. A route of ours must not cover them, since
     /// neighbours have addresses there.
-    ///
-    /// # Errors
-    /// When the addresses cannot be read.
     pub fn neighbourhoods(&mut self) -> Result<Vec<IpNet>, ReadError> {
         let (index, addresses) = self.all_addresses()?;
         Ok(networks_of_others(index, &addresses))

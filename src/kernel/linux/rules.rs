@@ -24,8 +24,6 @@ pub(super) struct LinuxRules {
     pub(super) watches: HashMap<Family, RulesWatch>,
 }
 
-// === impl SharedRules ===
-
 impl SharedRules {
     /// Opens sockets in the calling thread's network namespace.
     pub(super) fn open(programs: HashMap<Family, Rules>) -> Result<Self, netlink::Error> {
@@ -67,8 +65,6 @@ impl RuleRepairer for SharedRules {
         self.lock().write_rule_set(family)
     }
 }
-
-// === impl LinuxRules ===
 
 impl LinuxRules {
     /// True if each COMMIT writes a whole table.

@@ -45,9 +45,6 @@ impl Linux {
 
     /// Sets those of IPVS's timeouts that are not 0, now and whenever a sysctl of IPVS has to be
     /// set again. A module that was unloaded has forgotten both.
-    ///
-    /// # Errors
-    /// The kernel's refusal.
     pub fn keep_timeouts(&mut self, timeouts: ipvs::Timeouts) -> Result<(), ipvs::Error> {
         self.kept.timeouts = timeouts;
         if timeouts == ipvs::Timeouts::default() {

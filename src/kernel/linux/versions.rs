@@ -16,8 +16,6 @@ pub struct Versions {
     pub ipset_protocol: Option<u8>,
 }
 
-// === impl Linux ===
-
 impl Linux {
     /// Returns the versions. Sends one request to IPVS, and runs no program.
     pub fn versions(&mut self) -> Versions {

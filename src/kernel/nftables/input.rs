@@ -48,8 +48,6 @@ pub(crate) enum Closing {
     Rule,
 }
 
-// === impl NftablesClient ===
-
 impl NftablesClient {
     /// The base chains of the hook `input` outside of iptables' tables.
     ///

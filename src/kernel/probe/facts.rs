@@ -52,7 +52,6 @@ pub struct ProbeError {
 pub struct IpvsFacts {
     /// `Ok` if the kernel has IPVS.
     pub ipvs: Result<(), String>,
-    /// The scheduler.
     pub scheduler: SchedulerName,
     /// `Ok` if the kernel takes the scheduler; none: not asked, since there is no IPVS.
     pub scheduler_taken: Option<Result<(), String>>,
@@ -88,7 +87,6 @@ pub struct Attempts<'a> {
 
 /// Attempts of what only mode ipvs needs.
 pub struct IpvsAttempts<'a> {
-    /// The scheduler.
     pub scheduler: &'a SchedulerName,
     /// Makes a virtual server with this scheduler and removes it again, unless one has it already.
     pub try_scheduler: &'a mut dyn FnMut(&SchedulerName) -> Result<(), String>,
@@ -154,8 +152,6 @@ fn ipvs() -> Result<(), String> {
         .map_err(|error| format!("the generic netlink family IPVS is not there: {error}"))
 }
 
-// === impl ProbeError ===
-
 impl From<String> for ProbeError {
     fn from(words: String) -> Self {
         Self { words, is_momentary: false }
@@ -171,8 +167,6 @@ impl From<netlink::Error> for ProbeError {
         Self { words: error.to_string(), is_momentary }
     }
 }
-
-// === impl ProcRoot ===
 
 impl Default for ProcRoot {
     fn default() -> Self {

@@ -68,8 +68,6 @@ pub(super) fn unshown_table(line: &str) -> Option<Table> {
     Table::ALL.into_iter().find(|table| table.name() == name)
 }
 
-// === impl Rules ===
-
 impl Rules {
     /// Puts the tables into what `iptables-nft-save` printed that it did not show.
     ///
@@ -300,8 +298,6 @@ fn candidates(table: Table, chain: &str, purpose: Purpose<'_>) -> Vec<Jump> {
     }
     candidates
 }
-
-// === impl Listed ===
 
 impl Listed {
     /// Takes in what `-S` printed of chains: `-P` or `-N`, and then the rules.

@@ -111,8 +111,6 @@ fn steps<'a, 'b>(ops: &'a [&'b ChainOp], most_chains: usize) -> Vec<&'a [&'b Cha
     steps
 }
 
-// === impl Step ===
-
 impl<P: ChainPrograms> Step<'_, P> {
     fn run(&mut self) {
         let deadline = Instant::now() + PATIENCE;
@@ -230,8 +228,6 @@ impl<P: ChainPrograms> Step<'_, P> {
         }
     }
 }
-
-// === impl Rules ===
 
 impl ChainPrograms for &Rules {
     fn most_chains(&self) -> usize {

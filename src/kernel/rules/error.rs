@@ -42,7 +42,6 @@ pub enum RulesError {
     },
     /// The kernel did not list the chains.
     Unlisted {
-        /// The family.
         family: Family,
         /// Error of the listing.
         source: netlink::Error,
@@ -51,7 +50,6 @@ pub enum RulesError {
     Failed(Box<ProgramFailure>),
     /// The rules were written without an error, and yet are not as they should be.
     NotAsWritten {
-        /// The family.
         family: Family,
         /// Differences between the rules that are there and those that should be.
         comparison: Box<Comparison>,
@@ -139,8 +137,6 @@ const SIGNS: [(&str, Cause); 29] = [
     ("RULE_APPEND failed", Cause::NoExtension),
     ("RULE_INSERT failed", Cause::NoExtension),
 ];
-
-// === impl RulesError ===
 
 impl RulesError {
     /// The likely cause.
@@ -248,8 +244,6 @@ impl From<RulesError> for ProbeError {
     }
 }
 
-// === impl ProgramFailure ===
-
 impl ProgramFailure {
     /// The program's words on one line.
     pub(super) fn words(&self) -> String {
@@ -277,8 +271,6 @@ impl fmt::Display for ProgramFailure {
         }
     }
 }
-
-// === impl Cause ===
 
 impl Cause {
     pub(super) fn of(stderr: &str) -> Self {

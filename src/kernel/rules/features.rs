@@ -79,8 +79,6 @@ const fn filter(name: &'static str, module: &'static str, rule: &'static str) ->
     Feature { name, module, table: "filter", rule, needed_by_userspace: true }
 }
 
-// === impl Feature ===
-
 impl Feature {
     /// Only mode iptables needs it.
     const fn of_iptables(self) -> Self {
@@ -104,8 +102,6 @@ impl Feature {
     }
 }
 
-// === impl Rules ===
-
 impl Rules {
     /// Checks that the kernel and iptables have everything that the rules of a mode are made of, of
     /// iptables or of userspace: writes such rules into a chain that nothing leads to, and removes it.
@@ -122,9 +118,6 @@ impl Rules {
     }
 
     /// Checks that rules can match ports of SCTP, in the same way.
-    ///
-    /// # Errors
-    /// When they cannot, or that could not be tried, in words.
     pub fn try_sctp(&self) -> Result<(), ProbeError> {
         self.try_each(&[SCTP])
     }
@@ -171,9 +164,6 @@ impl Rules {
 
     /// Checks that rules can count packets by name: makes a counter and a rule that names it, and
     /// removes both.
-    ///
-    /// # Errors
-    /// When they cannot, or that could not be tried, in words.
     pub fn try_counters(&self) -> Result<(), ProbeError> {
         let mut counters = NfacctClient::open()?;
         counters.ensure(COUNTER)?;

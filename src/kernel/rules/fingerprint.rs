@@ -104,8 +104,6 @@ type Fingerprint = u64;
 /// the tables of x_tables.
 type Mark = u64;
 
-// === impl RulesWatch ===
-
 impl RulesWatch {
     /// Opens the sockets that it needs in the calling thread's network namespace.
     ///
@@ -131,9 +129,6 @@ impl RulesWatch {
     /// Returns true if the rules are those that [`RulesWatch::check`] has last found complete, and
     /// the chains of Services those that [`RulesWatch::read_chains`] has last read, with our own
     /// changes.
-    ///
-    /// # Errors
-    /// When the kernel did not answer.
     pub(in crate::kernel) fn untouched(&mut self) -> Result<bool, netlink::Error> {
         self.read = None;
         if self.seen.is_none() || self.services.is_none() {
@@ -169,9 +164,6 @@ impl RulesWatch {
     }
 
     /// Compares the present rules with the desired ones, and remembers them if they match.
-    ///
-    /// # Errors
-    /// When it cannot be read.
     pub(in crate::kernel) fn check(
         &mut self,
         rules: &Rules,
@@ -182,9 +174,6 @@ impl RulesWatch {
 
     /// As [`RulesWatch::check`]. If [`RulesWatch::read_chains`] follows, it starts no program, unless
     /// the chains have changed meanwhile.
-    ///
-    /// # Errors
-    /// When it cannot be read.
     pub(in crate::kernel) fn check_and_read(
         &mut self,
         rules: &Rules,
@@ -227,9 +216,6 @@ impl RulesWatch {
     }
 
     /// Reads the chains of Services of a mode, and remembers them.
-    ///
-    /// # Errors
-    /// When they cannot be read.
     pub(in crate::kernel) fn read_chains(
         &mut self,
         rules: &Rules,
@@ -371,8 +357,6 @@ impl RulesWatch {
     }
 }
 
-// === impl Tables ===
-
 impl Tables {
     fn seem_unchanged(&mut self) -> bool {
         match self {
@@ -389,8 +373,6 @@ impl Tables {
         }
     }
 }
-
-// === impl Watched ===
 
 impl Watched {
     fn of(rule_set: &RuleSet) -> Self {

@@ -194,8 +194,6 @@ fn ask(stem: &str) -> Result<(IptablesVersion, Backend), RulesError> {
     })
 }
 
-// === impl Programs ===
-
 impl Programs {
     /// Returns the programs with this prefix, if they are installed.
     fn find(stem: &str) -> Result<Self, RulesError> {
@@ -231,8 +229,6 @@ fn parse_version(printed: &str) -> Option<(IptablesVersion, Backend)> {
     Some((version, backend))
 }
 
-// === impl Backend ===
-
 impl Backend {
     /// Both.
     pub const BOTH: [Self; 2] = [Self::Nft, Self::Legacy];
@@ -246,8 +242,6 @@ impl fmt::Display for Backend {
         })
     }
 }
-
-// === impl IptablesVersion ===
 
 impl fmt::Display for IptablesVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -59,8 +59,6 @@ struct Suspicion {
     took: Duration,
 }
 
-// === impl Expected ===
-
 impl Expected {
     /// Counts what is left after everything that is ours was taken over or removed.
     pub(super) fn learn_all(&mut self, cx: &Context, left: &Unadopted) {
@@ -193,8 +191,6 @@ impl Expected {
         }
     }
 }
-
-// === impl Suspicion ===
 
 impl Suspicion {
     /// True if the rules are to be read. `touched`: they seem touched to the drift check.

@@ -56,8 +56,6 @@ pub(in crate::reconcile) struct LargeSetRead {
     reading: SetReading,
 }
 
-// === impl LargeSets ===
-
 impl LargeSets {
     /// True while there is a reading under way.
     pub(super) fn are_read(&self) -> bool {

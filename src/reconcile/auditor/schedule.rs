@@ -67,8 +67,6 @@ pub(super) struct Schedule {
     chunk: usize,
 }
 
-// === impl Schedule ===
-
 impl Schedule {
     pub(super) fn new(now: Instant) -> Self {
         Self {

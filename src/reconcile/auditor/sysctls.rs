@@ -42,8 +42,6 @@ struct Disturbed {
     obstacle: Option<String>,
 }
 
-// === impl Sysctls ===
-
 impl Sysctls {
     /// Notes which sysctls do not have their value; all others do.
     fn seen(&mut self, wrong: &[Sysctl], now: Instant) {

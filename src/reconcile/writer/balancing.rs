@@ -35,8 +35,6 @@ pub(super) struct Balancing {
     next: Option<Instant>,
 }
 
-// === impl Balancing ===
-
 impl Balancing {
     /// Takes the changes of how virtual servers balance out of these operations. Returns the subjects
     /// that have come with them.
@@ -86,8 +84,6 @@ impl Balancing {
         Some(first)
     }
 }
-
-// === impl Writer ===
 
 impl Writer {
     /// Changes how a few virtual servers balance, if some wait for it.

@@ -182,8 +182,6 @@ pub(in crate::reconcile) fn is_explained(op: &Op, retry_queue: &RetryQueue) -> b
         }
 }
 
-// === impl Writer ===
-
 impl Writer {
     /// Reports the number of rules of the tables that this round has changed, and of all tables if
     /// it is one that compared everything.

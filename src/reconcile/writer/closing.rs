@@ -34,8 +34,6 @@ pub(super) struct Openings {
     pub(super) gone: Vec<Op>,
 }
 
-// === impl Writer ===
-
 impl Writer {
     /// Closes the frontends at local addresses whose virtual servers operations make, or remove, and
     /// those that are to be closed. Takes the openings out of the operations, and what must not be done

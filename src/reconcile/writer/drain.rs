@@ -78,8 +78,6 @@ struct Draining {
     pause: Duration,
 }
 
-// === impl Drain ===
-
 impl Drain {
     /// Nothing is draining.
     pub(super) fn new() -> Self {
@@ -418,8 +416,6 @@ impl Drain {
     }
 }
 
-// === impl Known ===
-
 impl<'a> Known<'a> {
     fn real_server(self, frontend: &Frontend, socket: &SocketAddr) -> Option<&'a ActualRealServer> {
         let found = match self {
@@ -431,8 +427,6 @@ impl<'a> Known<'a> {
         found?.real_servers.get(socket)
     }
 }
-
-// === impl Draining ===
 
 impl Draining {
     fn next_check(&self, now: Instant) -> Instant {

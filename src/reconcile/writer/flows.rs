@@ -62,8 +62,6 @@ struct Obstacle {
     due: Instant,
 }
 
-// === impl Flows ===
-
 impl Flows {
     /// Notes that the flows to these may lead nowhere now.
     pub(super) fn note(&mut self, frontends: impl IntoIterator<Item = Frontend>) {

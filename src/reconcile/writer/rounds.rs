@@ -56,8 +56,6 @@ fn round_of_whole_tables(n_rules: usize) -> RoundLimit {
     RoundLimit { services, operations, operations_per_service: operations }
 }
 
-// === impl Writer ===
-
 impl Writer {
     /// Returns the limit of one round. While something is refused, rounds stay small: each has to be
     /// tried in parts to find it.

@@ -37,8 +37,6 @@ pub(in crate::reconcile) struct RuleRepairEnded {
     is_overtaken: bool,
 }
 
-// === impl RuleRepairs ===
-
 impl RuleRepairs {
     fn begin(&mut self, kernel: &KernelHandle, family: Family) {
         match &self.under_way {

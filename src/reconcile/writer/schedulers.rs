@@ -29,8 +29,6 @@ pub(super) struct Schedulers {
     tried: BTreeSet<SchedulerName>,
 }
 
-// === impl Schedulers ===
-
 impl Schedulers {
     /// Returns the operations behind the first one with a scheduler that was never tried.
     pub(super) fn split_off_untried(&mut self, cx: &Context, ops: &mut Vec<Op>) -> Vec<Op> {

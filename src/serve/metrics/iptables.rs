@@ -24,8 +24,6 @@ pub struct IptablesMetrics {
     rules_written: IntGaugeVec,
 }
 
-// === impl IptablesMetrics ===
-
 impl IptablesMetrics {
     /// Registers them, each at zero for these families.
     pub(super) fn new(registry: &Registry, families: &[Family]) -> Result<Self, prometheus::Error> {

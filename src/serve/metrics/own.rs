@@ -79,8 +79,6 @@ pub struct OwnMetrics {
     pub health_check_listen_failures: IntGauge,
 }
 
-// === impl OwnMetrics ===
-
 /// Limits of this host.
 #[derive(Debug)]
 pub struct HostMetrics {
@@ -88,8 +86,6 @@ pub struct HostMetrics {
     pub limits: IntGauge,
     family_served: IntGaugeVec,
 }
-
-// === impl HostMetrics ===
 
 impl HostMetrics {
     fn new(make: &Maker<'_>) -> Result<Self, prometheus::Error> {

@@ -42,8 +42,6 @@ pub(super) struct ProxyMetricMaker<'a> {
     pub(super) families: &'a [Family],
 }
 
-// === impl ProxyMetrics ===
-
 impl ProxyMetrics {
     /// Registers them, each at zero for these families.
     pub(super) fn new(registry: &Registry, families: &[Family]) -> Result<Self, prometheus::Error> {
@@ -171,8 +169,6 @@ impl ProxyMetrics {
         self.reconciler_deleted.with_label_values(&[label]).inc_by(deleted);
     }
 }
-
-// === impl ProxyMetricMaker ===
 
 impl ProxyMetricMaker<'_> {
     pub(super) fn histogram(

@@ -132,13 +132,8 @@ pub struct ServiceReading {
     pub at: SystemTime,
 }
 
-// === impl ServiceMetrics ===
-
 impl ServiceMetrics {
     /// Registers them, with no Service yet.
-    ///
-    /// # Errors
-    /// When one has the name of another.
     pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
         let make = Maker(registry);
         let description = |(name, _, help, _): PerService| {

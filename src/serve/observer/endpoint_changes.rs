@@ -23,8 +23,6 @@ pub(super) struct EndpointChanges {
     is_running: bool,
 }
 
-// === impl EndpointChanges ===
-
 impl EndpointChanges {
     /// None yet. Their durations go to this histogram.
     pub(super) fn new(durations: Histogram) -> Self {

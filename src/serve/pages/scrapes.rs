@@ -30,8 +30,6 @@ enum Answer {
     CutOff,
 }
 
-// === impl Scrapes ===
-
 impl Scrapes {
     /// The body of an answer, which lasts until it is read or cut off.
     pub(super) fn body(&self, text: String) -> Body {
@@ -50,8 +48,6 @@ impl Scrapes {
         }))
     }
 }
-
-// === impl Answer ===
 
 impl Answer {
     fn next(&mut self) -> Option<io::Result<Bytes>> {

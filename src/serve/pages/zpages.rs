@@ -60,8 +60,6 @@ pub(super) struct Statusz {
     pub(super) mode: String,
 }
 
-// === impl ZPage ===
-
 impl ZPage {
     const fn name(self) -> &'static str {
         match self {
@@ -70,8 +68,6 @@ impl ZPage {
         }
     }
 }
-
-// === impl FormVersion ===
 
 impl FormVersion {
     /// As it is written.

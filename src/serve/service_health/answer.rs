@@ -25,8 +25,6 @@ pub(super) struct CheckAnswer {
     local_v6: AtomicUsize,
 }
 
-// === impl CheckAnswer ===
-
 impl CheckAnswer {
     /// Returns the answer of a Service without endpoints.
     pub(super) fn new(service: ServiceName, health: SharedHealth) -> Self {

@@ -24,8 +24,6 @@ pub struct Interner {
     next_sweep_of_services: usize,
 }
 
-// === impl Interner ===
-
 impl Interner {
     /// The shared copy of `text`.
     pub fn intern(&mut self, text: &str) -> Arc<str> {

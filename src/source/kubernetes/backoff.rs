@@ -24,8 +24,6 @@ pub(super) struct Backoff {
     server: Arc<Mutex<Option<Instant>>>,
 }
 
-// === impl Backoff ===
-
 impl Backoff {
     /// For another kind of object of the same API server.
     pub(super) fn of_another_kind(&self) -> Self {

@@ -37,8 +37,6 @@ pub(super) enum BodyError {
     Endless(u64),
 }
 
-// === impl Body ===
-
 impl Body {
     pub(super) fn new(body: kube::client::Body) -> Self {
         let bytes = body
@@ -132,8 +130,6 @@ async fn read(
         Err(_) => Err(BodyError::Silent(patience)),
     }
 }
-
-// === impl BodyError ===
 
 impl fmt::Display for BodyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

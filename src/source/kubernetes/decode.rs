@@ -43,7 +43,6 @@ pub(super) enum Item {
 /// An object that is not what its kind should be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Undecodable {
-    /// Its kind.
     pub(super) kind: ResourceKind,
     /// Metadata: no more than name, namespace and resource version, where these are fine.
     pub(super) metadata: Metadata,
@@ -156,8 +155,6 @@ struct HeadMetadata<'a> {
     resource_version: Option<&'a RawValue>,
 }
 
-// === impl Item ===
-
 impl Item {
     fn decode(kind: ResourceKind, text: &str) -> Self {
         let decoded = match kind {
@@ -192,13 +189,8 @@ impl Item {
     }
 }
 
-// === impl Line ===
-
 impl Line {
     /// A line of a watch on objects of a kind.
-    ///
-    /// # Errors
-    /// When it is no JSON, or not an event.
     pub(super) fn decode(kind: ResourceKind, line: &[u8]) -> serde_json::Result<Self> {
         let frame: LineFrame<'_> = serde_json::from_slice(line)?;
         let text = frame.object.get();
@@ -218,8 +210,6 @@ impl Line {
         })
     }
 }
-
-// === impl Status ===
 
 impl Status {
     /// The version that was asked for, or a page's token, is older than what the server remembers.

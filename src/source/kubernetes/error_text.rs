@@ -13,8 +13,6 @@ const LONGEST_WORDS: usize = 300;
 /// A text on one line: characters that are not printed are escaped.
 struct OneLine<'a>(&'a str);
 
-// === impl OneLine ===
-
 impl fmt::Display for OneLine<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.chars().try_for_each(|character| match character {

@@ -31,8 +31,6 @@ pub(super) enum Failure {
     BrokenList(String),
 }
 
-// === impl Failure ===
-
 impl Failure {
     /// An answer that cannot be read. The error of a decoder quotes what it has read.
     pub(super) fn garbage(problem: &str, error: &serde_json::Error) -> Self {

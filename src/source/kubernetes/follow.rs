@@ -132,8 +132,6 @@ pub(super) struct Follower {
     n_listed: usize,
 }
 
-// === impl Follower ===
-
 impl Follower {
     pub(super) fn new(
         client: Client,

@@ -78,8 +78,6 @@ struct Triggers {
     newest_before_list: SystemTime,
 }
 
-// === impl Inventory ===
-
 impl Inventory {
     /// Nothing has been delivered yet.
     pub(super) fn new(options: &Options, started: SystemTime) -> Self {
@@ -350,8 +348,6 @@ impl Inventory {
     }
 }
 
-// === impl Delivered ===
-
 impl Delivered {
     fn begin_list(&mut self) {
         self.list = self.list.wrapping_add(1);
@@ -388,8 +384,6 @@ impl Delivered {
         self.lists.remove(name).is_some()
     }
 }
-
-// === impl Triggers ===
 
 impl Triggers {
     fn counts(&mut self, at: SystemTime, floor: SystemTime, now: SystemTime) -> bool {

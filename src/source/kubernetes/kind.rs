@@ -13,8 +13,6 @@ pub(super) enum ResourceKind {
     OtherNode,
 }
 
-// === impl Kind ===
-
 impl ResourceKind {
     /// Those without which nothing is complete.
     pub(super) const ALL: [Self; 3] = [Self::Service, Self::EndpointSlice, Self::Node];

@@ -62,8 +62,6 @@ pub struct FollowedKind {
     pub lists: BTreeMap<String, u64>,
 }
 
-// === impl ListReason ===
-
 impl ListReason {
     const ALL: [Self; 6] =
         [Self::Start, Self::Expired, Self::Refused, Self::Garbage, Self::Silent, Self::Period];
@@ -79,8 +77,6 @@ impl ListReason {
         }
     }
 }
-
-// === impl ClientMetrics ===
 
 impl ClientMetrics {
     /// Metrics of the client of a server, by its host and port, at zero.

@@ -115,8 +115,6 @@ struct Delivery<'a> {
 #[derive(Debug)]
 struct Unwanted;
 
-// === impl Kubernetes ===
-
 impl Kubernetes {
     /// Nothing is asked for before it runs.
     #[must_use]
@@ -185,8 +183,6 @@ impl Kubernetes {
         }
     }
 }
-
-// === impl Delivery ===
 
 impl Delivery<'_> {
     /// Ends when the receiver of the events is dropped.

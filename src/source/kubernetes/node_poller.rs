@@ -100,16 +100,12 @@ pub(super) struct NodePoller {
     pub(super) without_networks: HashSet<String>,
 }
 
-// === impl Wanted ===
-
 impl Wanted {
     /// True if anything is to be known of them.
     fn anything(self) -> bool {
         self.addresses || self.pod_networks
     }
 }
-
-// === impl NodePoller ===
 
 impl NodePoller {
     /// Lists them as soon as they are wanted, then every quarter of an hour, and when more of them

@@ -51,8 +51,6 @@ enum GateState {
     Open,
 }
 
-// === impl OtherNodes ===
-
 impl OtherNodes {
     pub(super) fn begin_list(&mut self) {
         self.list = self.list.wrapping_add(1);
@@ -95,8 +93,6 @@ impl OtherNodes {
         self.nodes.remove_entry(name).map(|(name, _)| Event::OtherNodeRemoved(name))
     }
 }
-
-// === impl Gate ===
 
 impl Gate {
     pub(super) fn new(follow: FollowNodes) -> Self {

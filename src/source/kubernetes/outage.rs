@@ -21,8 +21,6 @@ pub(super) struct Outage {
     reported_since: Option<Instant>,
 }
 
-// === impl Outage ===
-
 impl Outage {
     /// Notes a failed attempt to follow a kind. Returns true if the cause is to be logged: it was
     /// not logged lately.

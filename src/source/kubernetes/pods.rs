@@ -36,9 +36,6 @@ struct PageMetadata {
 }
 
 /// Looks at all EndpointSlices of the Pod's namespace, those of headless Services included.
-///
-/// # Errors
-/// When the API server does not answer, or refuses, in words.
 pub async fn look_for_pod(client: &Client, mut search: PodSearch) -> Result<PodSearch, String> {
     let path =
         format!("/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices", search.namespace());

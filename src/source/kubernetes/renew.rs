@@ -94,8 +94,6 @@ pub(super) fn client(options: &ClientOptions, made: Made, metrics: ClientMetrics
     Client::new(service, namespace)
 }
 
-// === impl CredentialsOrigin ===
-
 impl CredentialsOrigin {
     /// Reads the files. To be called before a client is made of them: what is replaced in between
     /// is then seen as a change.
@@ -121,15 +119,11 @@ impl CredentialsOrigin {
     }
 }
 
-// === impl MeasuredRequest ===
-
 impl Drop for MeasuredRequest {
     fn drop(&mut self) {
         self.metrics.requested(&self.method, self.status, self.begun.elapsed());
     }
 }
-
-// === impl Renewing ===
 
 impl Renewing {
     /// Returns the client in use, which is made anew before if it has to be. May be dropped at any time: a
@@ -153,8 +147,6 @@ impl Renewing {
         current.client.clone()
     }
 }
-
-// === impl Current ===
 
 impl Current {
     fn new(Made { client, origin, .. }: Made) -> Self {

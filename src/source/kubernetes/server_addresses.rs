@@ -45,8 +45,6 @@ pub(super) struct ServerAddresses {
     delivered: Option<Vec<SocketAddr>>,
 }
 
-// === impl Destination ===
-
 impl Destination {
     /// The host and port of a URL.
     pub(super) fn of(url: &Uri) -> Option<Self> {
@@ -63,8 +61,6 @@ impl Destination {
         self.host.parse::<IpAddr>().is_ok()
     }
 }
-
-// === impl ServerAddresses ===
 
 impl ServerAddresses {
     pub(super) fn new(destinations: Vec<Destination>) -> Self {

@@ -55,8 +55,6 @@ struct ServiceCidrSpec {
     cidrs: Vec<String>,
 }
 
-// === impl Count ===
-
 impl Count {
     /// The number of items in all; the server may say whatever it likes.
     fn number(&self) -> usize {
@@ -66,9 +64,6 @@ impl Count {
 
 /// Returns the number of all Services, those included that are not for this proxy: with a selector the
 /// API server does not say how many there are (`remainingItemCount` of ListMeta).
-///
-/// # Errors
-/// When the API server does not answer, or refuses, in words.
 pub async fn count_services(client: &Client) -> Result<usize, String> {
     let list: Count = list(client, "/api/v1/services", 1).await?;
     Ok(list.number())

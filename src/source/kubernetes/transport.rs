@@ -242,11 +242,7 @@ fn tls<C>(config: &Config, connector: C) -> Result<HttpsConnector<C>, BoxError> 
     Ok(builder.enable_all_versions().wrap_connector(connector))
 }
 
-// === impl TokenFile ===
-
 impl TokenFile {
-    /// # Errors
-    /// When it cannot be read, or holds no token.
     pub(super) fn open(path: PathBuf) -> io::Result<Self> {
         let last = Arc::new(Mutex::new(read_token(&path)?));
         Ok(Self { path: Arc::new(path), last })
@@ -271,8 +267,6 @@ impl AsyncPredicate<Request<Body>> for TokenFile {
         Box::pin(std::future::ready(Ok(request)))
     }
 }
-
-// === impl Rate ===
 
 impl Rate {
     /// `qps` and `burst` as an operator writes them.
@@ -302,8 +296,6 @@ impl AsyncPredicate<Request<Body>> for Rate {
         })
     }
 }
-
-// === impl Bucket ===
 
 impl Bucket {
     /// Takes a token. When the request may be made.

@@ -30,8 +30,6 @@ pub(super) struct Turns {
     answered_at: Arc<Mutex<Option<Instant>>>,
 }
 
-// === impl Turns ===
-
 impl Turns {
     /// Sends a request when it is its turn.
     ///

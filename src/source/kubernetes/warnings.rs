@@ -20,8 +20,6 @@ struct ReportedObject {
     seen: bool,
 }
 
-// === impl ReportedWarnings ===
-
 impl ReportedWarnings {
     /// Returns the warnings about an object as it is now, or none if they are the same as before.
     pub(super) fn changed(

@@ -85,8 +85,6 @@ struct FolderReader<'a> {
     ignored: BTreeMap<String, usize>,
 }
 
-// === impl Folder ===
-
 impl Folder {
     /// An empty folder. `directory` is only named in warnings.
     #[must_use]
@@ -226,8 +224,6 @@ impl Folder {
     }
 }
 
-// === impl FolderReader ===
-
 impl FolderReader<'_> {
     fn take(&mut self, object: Object) {
         let converter = &mut self.folder.converter;
@@ -323,8 +319,6 @@ impl FolderReader<'_> {
         self.contents
     }
 }
-
-// === impl ObjectKey ===
 
 impl ObjectKey {
     /// The event that says that the object is gone. A Node that is gone changes nothing.

@@ -79,23 +79,17 @@ struct ChainedFields<A> {
 const CORE: &str = "v1";
 const DISCOVERY: &str = "discovery.k8s.io/v1";
 
-// === impl Object ===
-
 impl<'de> Deserialize<'de> for Object {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_map(ObjectVisitor { listed: false })
     }
 }
 
-// === impl ListItem ===
-
 impl<'de> Deserialize<'de> for ListItem {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_map(ObjectVisitor { listed: true }).map(Self)
     }
 }
-
-// === impl ManifestKind ===
 
 impl ManifestKind {
     fn of(api_version: &str, kind: &str) -> Self {
@@ -111,8 +105,6 @@ impl ManifestKind {
         }
     }
 }
-
-// === impl PartialObject ===
 
 impl PartialObject {
     fn known(&self) -> Option<ManifestKind> {
@@ -146,8 +138,6 @@ impl PartialObject {
         }
     }
 }
-
-// === impl ObjectVisitor ===
 
 impl<'de> Visitor<'de> for ObjectVisitor {
     type Value = Object;
@@ -201,8 +191,6 @@ fn read<'de, A: MapAccess<'de>, T: DeserializeOwned>(
     let chain = ChainedFields { early: head.early.into_iter(), pending: None, rest };
     T::deserialize(MapAccessDeserializer::new(chain))
 }
-
-// === impl ChainedFields ===
 
 impl<'de, A: MapAccess<'de>> MapAccess<'de> for ChainedFields<A> {
     type Error = A::Error;

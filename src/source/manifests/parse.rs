@@ -73,8 +73,6 @@ pub(in crate::source) fn documents<T: DeserializeOwned>(
         .map_err(|error| ParseError(error.to_string()))
 }
 
-// === impl Document ===
-
 impl<'de> Deserialize<'de> for Document {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         serde_path_to_error::deserialize(deserializer).map(Document).map_err(|error| {

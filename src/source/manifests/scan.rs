@@ -80,8 +80,6 @@ enum Stamp {
     Unreadable(String),
 }
 
-// === impl Scanner ===
-
 impl Scanner {
     pub(super) fn new(directory: PathBuf, options: &Options) -> Self {
         Self {
@@ -234,8 +232,6 @@ impl Scanner {
     }
 }
 
-// === impl DirectoryIdentity ===
-
 impl DirectoryIdentity {
     /// A new directory may have an old one's inode number; what the kernel watches it by tells.
     fn is(self, other: Self) -> bool {
@@ -246,8 +242,6 @@ impl DirectoryIdentity {
         same_watch && (self.device, self.inode) == (other.device, other.inode)
     }
 }
-
-// === impl Stamp ===
 
 impl Stamp {
     /// The stamp of a file, of what it points at if it is a symbolic link; nothing if there is no

@@ -140,8 +140,6 @@ fn each_protocol(frontends: &[&'static str; 3]) -> impl Iterator<Item = (Protoco
     PROTOCOLS.into_iter().flat_map(|protocol| frontends.map(|frontend| (protocol, frontend)))
 }
 
-// === impl Rules ===
-
 impl<'a> Rules<'a> {
     fn new(bed: &'a Bed, program: &'static str) -> Self {
         Self { bed, program, added: Vec::new() }

@@ -171,8 +171,6 @@ pub(super) const fn to_restricted(
     Row { clients, frontends, policies, endpoints: Endpoints::Both, ranges, outcome }
 }
 
-// === impl Row ===
-
 impl Row {
     /// The Services that the row is about.
     pub(super) fn givens(&self) -> impl Iterator<Item = Given> {

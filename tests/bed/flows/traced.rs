@@ -129,8 +129,6 @@ fn listening(plan: &Plan) -> Vec<Event> {
     listens.collect()
 }
 
-// === impl Traced ===
-
 impl Traced<'_> {
     /// Returns what can become of a client's packet, on all nodes that it passes.
     fn ends(&self, place: Place, client: Client) -> BTreeSet<End> {

@@ -301,8 +301,6 @@ fn held(node: &Namespace, address: &str, port: u16) -> String {
     text
 }
 
-// === impl Place ===
-
 impl Place {
     /// True if clients of both take turns at the same endpoints, and so must not ask at the same time. In
     /// mode userspace all frontends of a Service port lead to one proxy port. Two clients in step get
@@ -312,8 +310,6 @@ impl Place {
         mode == Mode::Userspace && of_port(self) == of_port(other)
     }
 }
-
-// === impl Failure ===
 
 impl Failure {
     fn target(&self, world: &World) -> (std::net::IpAddr, u16) {

@@ -31,8 +31,6 @@ pub(super) struct World {
     _hosts: Vec<Server>,
 }
 
-// === impl World ===
-
 impl World {
     /// Builds it for these trials; when it returns, both nodes have all Services.
     pub(super) fn build(trials: &Trials, mode: Mode) -> Self {

@@ -62,8 +62,6 @@ pub(super) const TCP: [Way; 2] =
 pub(super) const UDP: [Way; 2] =
     [Way { ipv6: false, protocol: Protocol::Udp }, Way { ipv6: true, protocol: Protocol::Udp }];
 
-// === impl Way ===
-
 impl Way {
     /// The Service's address.
     pub(super) fn address(self) -> IpAddr {
@@ -129,8 +127,6 @@ impl Way {
         pods.iter().enumerate().map(of_pod).collect()
     }
 }
-
-// === impl Ground ===
 
 impl Ground {
     /// With the rules that both modes have all the time.

@@ -55,8 +55,6 @@ struct Words<'a> {
     rest: Peekable<IntoIter<String>>,
 }
 
-// === impl Rule ===
-
 impl Rule {
     /// Reads a rule as `iptables-save` prints it, without `-A` and the chain's name.
     pub(crate) fn parse(text: &str) -> Self {
@@ -91,8 +89,6 @@ impl Rule {
         }
     }
 }
-
-// === impl Words ===
 
 impl Words<'_> {
     fn next(&mut self) -> String {

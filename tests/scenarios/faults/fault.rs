@@ -74,8 +74,6 @@ pub(super) struct Seen {
     undo: Option<Op>,
 }
 
-// === impl Fault ===
-
 impl Fault {
     /// True if the kernel could do this to an operation.
     pub(super) fn concerns(self, op: &Op) -> bool {
@@ -108,8 +106,6 @@ impl Fault {
     }
 }
 
-// === impl Case ===
-
 impl Case {
     /// Puts it into this kernel, and keeps account of the requests.
     pub(super) fn inject(self, fake: &Fake) -> Arc<Mutex<Seen>> {
@@ -125,8 +121,6 @@ impl Case {
         (self.at..self.at + self.times).contains(&number)
     }
 }
-
-// === impl Seen ===
 
 impl Seen {
     fn decide(&mut self, case: Case, request: KernelCall<'_>, actual: &mut Actual) -> FakeAnswer {

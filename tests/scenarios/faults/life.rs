@@ -52,8 +52,6 @@ pub(super) struct Life {
     died: bool,
 }
 
-// === impl Life ===
-
 impl Life {
     /// A node that knows nothing, and another program's virtual server on it.
     pub(super) async fn begin(case: Case) -> Self {

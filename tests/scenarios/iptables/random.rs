@@ -31,8 +31,6 @@ type Cluster = BTreeMap<ObjectName, (Service, EndpointSlice)>;
 /// Numbers that look random and are the same for the same seed (xorshift64*, Marsaglia and Vigna).
 struct Numbers(u64);
 
-// === impl Numbers ===
-
 impl Numbers {
     fn below(&mut self, end: usize) -> usize {
         self.0 ^= self.0 >> 12;

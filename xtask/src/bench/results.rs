@@ -50,8 +50,6 @@ pub(crate) struct Commit {
     pub(crate) sizes: Vec<String>,
 }
 
-// === impl Results ===
-
 impl Results {
     /// Nothing yet, of this machine.
     pub(crate) fn of_this_machine() -> Result<Self> {
@@ -98,8 +96,6 @@ impl Results {
     }
 }
 
-// === impl Machine ===
-
 impl Machine {
     fn this() -> Result<Self> {
         let processors = fs::read_to_string("/proc/cpuinfo").context("read /proc/cpuinfo")?;
@@ -118,8 +114,6 @@ fn model(cpuinfo: &str) -> Option<&str> {
     let line = cpuinfo.lines().find(|line| line.starts_with("model name"))?;
     Some(line.split_once(':')?.1.trim())
 }
-
-// === impl Run ===
 
 impl Run {
     pub(crate) fn size(&self, services: u32, endpoints: u32) -> Option<&Measured> {
@@ -161,8 +155,6 @@ impl Run {
     }
 }
 
-// === impl Measured ===
-
 impl Measured {
     pub(crate) fn ours(&self, name: &str) -> Option<&Line> {
         self.ours.iter().find(|line| line.name == name)
@@ -177,8 +169,6 @@ impl Measured {
         format!("{} × {}", grouped(self.services), self.endpoints)
     }
 }
-
-// === impl Line ===
 
 impl Line {
     /// The median, or all of it if it was done once.

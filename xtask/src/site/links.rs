@@ -78,8 +78,6 @@ fn normal(path: &Path) -> PathBuf {
     normal
 }
 
-// === impl Page ===
-
 impl Page {
     /// Reads a page of mdBook, which has each attribute in double quotes, and `&quot;` in text.
     fn of(text: &str) -> Self {

@@ -50,8 +50,6 @@ pub(crate) fn gather(root: &Path, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-// === impl Site ===
-
 impl Site<'_> {
     /// A document as a page, and the files that it shows or leads to.
     fn page(&self, page: &Path, text: &str) -> Result<(String, BTreeSet<PathBuf>)> {

@@ -109,8 +109,6 @@ pub(super) struct Kernels {
     switch: Vec<Kernel>,
 }
 
-// === impl Kernels ===
-
 impl Kernels {
     /// The named ones. Without any, the kernel tier has the oldest and the newest, between which the
     /// kernel's interfaces changed, the bed in virtual machines has one in between, and the switch
@@ -236,8 +234,6 @@ pub(super) fn soak(
         .collect();
     Ok(side_by_side(&jobs, &built.daemon()?))
 }
-
-// === impl Suite ===
 
 impl Suite {
     const fn new(tier: Tier, package: &'static str, tests: Tests) -> Self {
@@ -426,8 +422,6 @@ fn tests_of(program: &Path, architecture: Architecture) -> Result<Vec<String>> {
     Ok(tests)
 }
 
-// === impl Job ===
-
 impl Job {
     fn accel(&self) -> AccelChoice {
         match self {
@@ -443,8 +437,6 @@ impl Job {
         }
     }
 }
-
-// === impl TestsJob ===
 
 impl TestsJob {
     /// Runs them in a guest. Its output comes at the end, unless it is alone: otherwise it would

@@ -33,8 +33,6 @@ pub(crate) struct Timed {
     pub(crate) took: Duration,
 }
 
-// === impl Tee ===
-
 impl Tee {
     pub(crate) fn at_the_end(heading: &str) -> Self {
         Self { heading: Some(heading.to_owned()), ..Self::default() }
@@ -90,8 +88,6 @@ fn test_that_ended(line: &str) -> Option<String> {
     let (test, result) = line.trim_end().strip_prefix("test ")?.split_once(" ... ")?;
     matches!(result, "ok" | "FAILED").then(|| test.to_owned())
 }
-
-// === impl Tally ===
 
 impl Tally {
     /// Adds up lines such as `test result: ok. 17 passed; 1 failed; 0 ignored; …`.

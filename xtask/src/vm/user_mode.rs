@@ -118,8 +118,6 @@ fn argument(name: &str, value: &Path) -> String {
     format!("{name}={}", value.display())
 }
 
-// === impl Processor ===
-
 impl Processor {
     /// The last one that is free of those that this process may use: the first is the busiest.
     pub(crate) fn claim() -> Result<Self> {

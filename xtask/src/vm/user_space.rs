@@ -80,8 +80,6 @@ pub(super) struct Origin {
     _work: Option<TempDir>,
 }
 
-// === impl Origin ===
-
 impl Origin {
     /// This machine for its own architecture. For another, Debian's packages are fetched and unpacked in `folder`.
     pub(super) fn of(architecture: Architecture, folder: &Path) -> Result<Self> {

@@ -12,8 +12,6 @@ pub(crate) struct Report {
     expected: usize,
 }
 
-// === impl Report ===
-
 impl Report {
     pub(crate) fn start() -> Self {
         Self { started: Instant::now(), held: 0, expected: 0 }

@@ -89,8 +89,6 @@ fn cases(cluster: &Cluster) -> Result<Vec<Case<'_>>> {
     ])
 }
 
-// === impl Case ===
-
 impl Case<'_> {
     fn check(&self, tally: &Tally) -> Result<()> {
         let source = match self.expected {

@@ -281,8 +281,6 @@ fn left_of(node: &Namespace, mode: Mode) -> Result<Vec<String>> {
     Ok(left)
 }
 
-// === impl Led ===
-
 impl Led {
     fn read(node: &Namespace) -> Result<Self> {
         let servers = node.command("ipvsadm", &["-Ln", "--stats", "--exact"])?;
@@ -311,8 +309,6 @@ fn led_in(saved: &str) -> Result<u64> {
     };
     saved.lines().filter(leads).map(count).sum()
 }
-
-// === impl Node ===
 
 impl Node<'_> {
     fn start(&mut self, mode: Mode) -> Result<()> {

@@ -31,8 +31,6 @@ pub(super) struct Port<'a> {
     local: Vec<SocketAddr>,
 }
 
-// === impl Port ===
-
 impl<'a> Port<'a> {
     pub(super) fn new(
         service: &'a Service,

@@ -29,8 +29,6 @@ pub(crate) struct Refusal {
     is_silent: bool,
 }
 
-// === impl Refusal ===
-
 impl Refusal {
     /// The refusal of clients with this fate; none: they get endpoints.
     pub(crate) const fn of(verdict: Verdict<'_>) -> Option<Self> {
@@ -48,8 +46,6 @@ impl Refusal {
         Self { reason, is_silent: false }
     }
 }
-
-// === impl Refusals ===
 
 impl Refusals<'_> {
     /// Returns the beginning of a rule about the port at an address.

@@ -47,8 +47,6 @@ pub(super) struct SharedChange {
     pub(super) is_rewritten: bool,
 }
 
-// === impl ChainChanges ===
-
 impl ChainChanges {
     /// To be called before a chain changes.
     pub(super) fn before_chain(&mut self, chain: ChainId, digest: Option<ChainDigest>) {
@@ -164,8 +162,6 @@ impl ChainChanges {
         changes
     }
 }
-
-// === impl SharedChange ===
 
 impl SharedChange {
     /// Number of rules that are deleted one by one at most. nft's iptables compares a rule that is to

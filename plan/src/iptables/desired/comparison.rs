@@ -10,8 +10,6 @@ use crate::hash::HashSet;
 use crate::iptables::fragment::ChainFragment;
 use crate::model::{Family, ServiceName};
 
-// === impl DesiredChains ===
-
 impl DesiredChains {
     /// Returns the operations that turn the chains of a family into the desired ones, in no order of
     /// phases. `compile` makes a Service's fragment again.

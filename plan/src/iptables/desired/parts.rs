@@ -23,8 +23,6 @@ pub(crate) struct ChainPart {
 /// Claims to one frontend: the one that is there, and the one that follows.
 type Pair<'a> = (Option<&'a RuleClaim>, Option<&'a RuleClaim>);
 
-// === impl DesiredChains ===
-
 impl DesiredChains {
     /// Next part, of about so many rules and chains, on the way to a fragment of a Service. None: the
     /// rest is within the limit, so that the fragment can follow at once.

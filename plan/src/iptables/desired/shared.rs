@@ -27,8 +27,6 @@ pub(super) enum RuleOwner {
     Service(ServiceName),
 }
 
-// === impl SharedRules ===
-
 impl SharedRules {
     /// Adds rules of an owner that has none here.
     pub(super) fn add<'a>(

@@ -39,8 +39,6 @@ struct Claimed {
     entries: Vec<(SetId, Entry)>,
 }
 
-// === impl Claims ===
-
 impl Claims {
     pub(super) fn new(created: i64, server: VirtualServer) -> Self {
         Self { created, server, claims: BTreeMap::new() }
@@ -100,8 +98,6 @@ impl Claims {
         self.claims.into_values().map(Claimed::finish).collect()
     }
 }
-
-// === impl Claimed ===
 
 impl Claimed {
     fn finish(mut self) -> Claim {

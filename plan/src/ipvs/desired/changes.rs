@@ -39,8 +39,6 @@ enum Presence {
     Present,
 }
 
-// === impl Changes ===
-
 impl Changes {
     /// To be called before a claim to this frontend changes.
     pub(super) fn before_frontend(&mut self, desired: &Desired, frontend: Frontend) {
@@ -132,8 +130,6 @@ impl Changes {
         Change { ops, contenders, flows, given_up, before: count_before, after: count_after }
     }
 }
-
-// === impl Count ===
 
 impl Count {
     fn add(&mut self, desired_frontend: DesiredFrontend<'_>) {

@@ -8,8 +8,6 @@ use crate::hash::HashMap;
 #[derive(Debug, Clone)]
 pub(super) struct Counted<T>(HashMap<T, u32>);
 
-// === impl Counted ===
-
 impl<T: Eq + Hash> Counted<T> {
     /// One more needs it. Returns whether it is new.
     pub(super) fn add(&mut self, member: T) -> bool {

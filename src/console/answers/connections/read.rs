@@ -58,8 +58,6 @@ type Ends = (Protocol, SocketAddr, SocketAddr);
 /// Connections of IPVS by their ends.
 type Table = HashMap<Ends, (Frontend, ConnectionState)>;
 
-// === impl Wanted ===
-
 impl Wanted {
     /// All connections of these families.
     pub(super) fn all(families: Vec<Family>) -> Self {
@@ -170,8 +168,6 @@ fn insert(table: &mut Table, entry: &TableEntry<'_>) {
     let state = ConnectionState { state: entry.state.to_owned(), expires: entry.expires };
     table.insert((entry.protocol, entry.client, entry.endpoint), (entry.frontend, state));
 }
-
-// === impl Found ===
 
 impl Found {
     /// Returns the connection as it is answered.

@@ -63,9 +63,7 @@ pub enum Seen {
 pub struct Rule {
     /// Built-in chain that it was met from.
     pub hook: String,
-    /// Its table.
     pub table: String,
-    /// Its chain.
     pub chain: String,
     /// Its place in the chain, from 1.
     pub number: usize,
@@ -193,8 +191,6 @@ fn rule(step: &Step) -> Option<Rule> {
     (TARGETS.contains(&rule.target()) || looks_into_set).then_some(rule)
 }
 
-// === impl Outcome ===
-
 impl Outcome {
     /// True if the client sees no difference, but for the endpoint.
     fn is_same(&self, other: &Self) -> bool {
@@ -203,8 +199,6 @@ impl Outcome {
             && self.short_circuit == other.short_circuit
     }
 }
-
-// === impl Rule ===
 
 impl Rule {
     /// Returns its target. It comes after all matches, a comment among them.

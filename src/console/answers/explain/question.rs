@@ -79,8 +79,6 @@ pub(super) struct Asker {
     pub(super) origin: Option<Origin>,
 }
 
-// === impl Question ===
-
 impl Question {
     /// Reads what is asked for.
     ///
@@ -133,8 +131,6 @@ impl Question {
     }
 }
 
-// === impl From ===
-
 impl From {
     /// Addresses that the client has; none: it has one of each family.
     fn addresses(&self) -> &[IpAddr] {
@@ -145,8 +141,6 @@ impl From {
         }
     }
 }
-
-// === impl Chosen ===
 
 impl Chosen {
     /// Chooses frontends and clients of a Service.
@@ -233,8 +227,6 @@ fn node_port(
     let node_port = (id.family(), id.protocol, id.port, frontend.owner.as_ref());
     (frontend.origin == Claimant::NodePort).then_some(node_port)
 }
-
-// === impl Target ===
 
 impl Target {
     fn new(
@@ -342,8 +334,6 @@ impl Target {
         }
     }
 }
-
-// === impl Asker ===
 
 impl Asker {
     /// The client's address; none: it is not known.

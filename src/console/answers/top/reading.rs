@@ -33,8 +33,6 @@ pub(super) struct RealServerTraffic {
     pub(super) weight: u32,
 }
 
-// === impl Reading ===
-
 impl Reading {
     /// Reads the counters of all virtual servers. Those by firewall mark are no Service's.
     pub(super) fn now() -> Result<Self, FailureAnswer> {
@@ -71,8 +69,6 @@ pub(super) fn rates(now: &TrafficCounters, former: &TrafficCounters, seconds: f6
         bytes_out: rate(difference.outgoing_bytes),
     }
 }
-
-// === impl RealServerTraffic ===
 
 impl RealServerTraffic {
     fn of(found: &ipvs::RealServerStatus) -> Self {

@@ -20,8 +20,6 @@ struct ReadRealServers {
     real_servers: HashMap<SocketAddr, (RealServerTraffic, Rates)>,
 }
 
-// === impl RealServers ===
-
 impl RealServers {
     /// Returns those of these frontends whose real servers are to be read again: rates need two
     /// readings that are [`PERIOD`] apart. Forgets what is no base for rates any more.
@@ -55,8 +53,6 @@ impl RealServers {
         self.0.get(frontend).into_iter().flat_map(|read| read.real_servers.values())
     }
 }
-
-// === impl ReadRealServers ===
 
 impl ReadRealServers {
     /// Returns the rates of a real server since then; none: it was not there.

@@ -8,7 +8,6 @@ use plan::trace::Origin;
 use crate::console::answers::{FailureAnswer, Reason};
 use crate::kernel::way::{Interface, Ways};
 
-/// A sender.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Sender {
     /// Its address; none: it is this node, and no route says which it takes.
@@ -18,8 +17,6 @@ pub(super) struct Sender {
     /// Notes to keep in mind.
     pub(super) notes: Vec<String>,
 }
-
-// === impl Sender ===
 
 impl Sender {
     /// Way by which its packets come.

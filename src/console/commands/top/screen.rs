@@ -53,7 +53,6 @@ enum Consequence {
     Nothing,
     /// Another question.
     Ask,
-    /// The end.
     End,
 }
 
@@ -88,8 +87,6 @@ fn ask(client: &Client, asked: &Receiver<Asked>, answers: &Sender<Result<Top, Fa
         }
     }
 }
-
-// === impl Screen ===
 
 impl Screen {
     fn new(arguments: &Arguments) -> Self {

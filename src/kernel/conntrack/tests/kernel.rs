@@ -18,8 +18,6 @@ const NLM_F_CREATE: u16 = 0x400;
 /// A network namespace that goes with the test.
 struct Host(String);
 
-// === impl Host ===
-
 impl Host {
     /// Runs a test in a new namespace.
     fn run(test: impl FnOnce() + Send) {

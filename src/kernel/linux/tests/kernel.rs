@@ -25,8 +25,6 @@ const CLUSTER_IP: SetId = SetId { kind: SetKind::ClusterIp, family: Family::V4 }
 /// A network namespace that goes with the test.
 struct Host(String);
 
-// === impl Host ===
-
 impl Host {
     /// Runs a test in a new namespace.
     fn run(test: impl FnOnce() + Send) {

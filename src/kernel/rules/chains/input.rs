@@ -15,8 +15,6 @@ pub(super) struct Input {
     places: Vec<Option<usize>>,
 }
 
-// === impl Input ===
-
 impl Input {
     /// The changes at these places of `ops`, all of one table.
     pub(super) fn new(ops: &[&ChainOp], part: &[usize]) -> Self {

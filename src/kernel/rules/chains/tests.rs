@@ -23,8 +23,6 @@ struct FakePrograms {
     inputs: Vec<String>,
 }
 
-// === impl FakePrograms ===
-
 impl FakePrograms {
     fn failed(&self, input: &str, stderr: String, status: i32) -> RulesError {
         let (status, stdout) = (ExitStatus::from_raw(status), String::new());

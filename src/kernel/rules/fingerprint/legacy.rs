@@ -46,9 +46,6 @@ pub(super) struct LegacyTables {
 }
 
 /// Returns the chains of a family in these tables, which are there: a table that is asked for is made.
-///
-/// # Errors
-/// When one cannot be read.
 pub(in crate::kernel::rules) fn chain_names(
     family: Family,
     of: &[Table],
@@ -66,9 +63,6 @@ pub(in crate::kernel::rules) fn chain_names(
 }
 
 /// True if a chain of a table that is there has a rule.
-///
-/// # Errors
-/// When the table cannot be read.
 pub(in crate::kernel::rules) fn has_rules(
     family: Family,
     table: Table,
@@ -81,9 +75,6 @@ pub(in crate::kernel::rules) fn has_rules(
 
 /// Returns the chains that the rules of a chain lead to, in the order of the rules. The table is there: one
 /// that is asked for is made.
-///
-/// # Errors
-/// When the table cannot be read.
 pub(in crate::kernel::rules) fn destinations(
     family: Family,
     table: Table,
@@ -92,8 +83,6 @@ pub(in crate::kernel::rules) fn destinations(
     let block = LegacyTables::open(family)?.block(table)?;
     Ok(block.map(|block| block.destinations(chain)).transpose()?.unwrap_or_default())
 }
-
-// === impl LegacyTables ===
 
 impl LegacyTables {
     pub(super) fn open(family: Family) -> Result<Self, Error> {

@@ -49,9 +49,6 @@ struct NftRule {
 type ReadBack = Vec<(ChainKey, Vec<u64>)>;
 
 /// Returns the chains of a family in the tables of ours. A kernel without nf_tables has none.
-///
-/// # Errors
-/// When they cannot be listed.
 pub(in crate::kernel::rules) fn chain_names(family: Family) -> Result<Vec<(Table, String)>, Error> {
     match NftTables::open(family).and_then(|mut tables| tables.chains()) {
         Err(error) if lacks_nftables(&error) => Ok(Vec::new()),
@@ -60,9 +57,6 @@ pub(in crate::kernel::rules) fn chain_names(family: Family) -> Result<Vec<(Table
 }
 
 /// True if a chain is there and has a rule.
-///
-/// # Errors
-/// When that cannot be read.
 pub(in crate::kernel::rules) fn has_rules(
     family: Family,
     table: Table,
@@ -72,9 +66,6 @@ pub(in crate::kernel::rules) fn has_rules(
 }
 
 /// Returns the chains that the rules of a chain lead to, in the order of the rules.
-///
-/// # Errors
-/// When they cannot be read.
 pub(in crate::kernel::rules) fn destinations(
     family: Family,
     table: Table,
@@ -83,8 +74,6 @@ pub(in crate::kernel::rules) fn destinations(
     let rules = NftTables::open(family)?.rules(table, chain)?;
     Ok(rules.into_iter().filter_map(|rule| rule.to).collect())
 }
-
-// === impl NftTables ===
 
 impl NftTables {
     pub(super) fn open(family: Family) -> Result<Self, Error> {

@@ -29,8 +29,6 @@ struct Change {
     deleted: usize,
 }
 
-// === impl ChainKey ===
-
 impl ChainKey {
     /// None if no chain of Services is named so.
     pub(super) fn of(table: Table, chain: &str) -> Option<Self> {
@@ -47,8 +45,6 @@ impl ChainKey {
         Self(hasher.finish())
     }
 }
-
-// === impl Prints ===
 
 impl Prints {
     /// Adds the next rule of a chain.
@@ -71,8 +67,6 @@ impl Prints {
         self.0.get(&chain).map(Vec::as_slice).unwrap_or_default()
     }
 }
-
-// === impl Changes ===
 
 impl Changes {
     pub(super) fn is_empty(&self) -> bool {
@@ -125,8 +119,6 @@ impl Changes {
             .all(|(chain, (_, change))| change.explains(before.rules(*chain), after.rules(*chain)))
     }
 }
-
-// === impl Change ===
 
 impl Change {
     fn then(self, later: Self) -> Self {

@@ -23,8 +23,6 @@ use super::super::*;
 /// A network namespace that goes with the test.
 struct Host(String);
 
-// === impl Host ===
-
 impl Host {
     fn mk() -> Self {
         static MADE: AtomicUsize = AtomicUsize::new(0);

@@ -15,8 +15,6 @@ pub(super) struct Clock {
     shown: Duration,
 }
 
-// === impl Clock ===
-
 impl Clock {
     pub(super) fn read() -> Self {
         let shown = clock_gettime(ClockId::Monotonic);

@@ -44,8 +44,6 @@ pub(in crate::reconcile::writer) struct OpenCounts {
     is_unreadable: bool,
 }
 
-// === impl OpenCounts ===
-
 impl OpenCounts {
     /// Puts the number of open connections in the place of the kernel's counters. Leaves these where
     /// they hold, and where reading would take too long. `n_all` is the number of connections of all

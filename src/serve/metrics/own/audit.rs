@@ -22,8 +22,6 @@ pub struct AuditMetrics {
     last_comparison: Gauge,
 }
 
-// === impl AuditMetrics ===
-
 impl AuditMetrics {
     pub(super) fn new(make: &Maker<'_>) -> Result<Self, prometheus::Error> {
         let made = Self {

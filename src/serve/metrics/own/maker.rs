@@ -10,8 +10,6 @@ use super::super::register;
 /// Makes and registers metrics whose names begin with `kube_ipvs_`.
 pub(in crate::serve::metrics) struct Maker<'a>(pub(in crate::serve::metrics) &'a Registry);
 
-// === impl Maker ===
-
 impl Maker<'_> {
     /// With buckets from a tenth of a millisecond to 13 seconds.
     pub(super) fn histogram(&self, name: &str, help: &str) -> Result<Histogram, prometheus::Error> {

@@ -27,8 +27,6 @@ struct Fill {
     capacity: IntGauge,
 }
 
-// === impl Programmed ===
-
 impl Programmed {
     pub(super) fn new(make: &Maker<'_>, families: &[Family]) -> Result<Self, prometheus::Error> {
         let entries: IntGaugeVec = make.gauges(

@@ -32,8 +32,6 @@ struct QueueState {
     queues: Vec<(&'static str, Length)>,
 }
 
-// === impl Queues ===
-
 impl Queues {
     /// Registers it. The queues of these names are empty until they are made.
     pub(super) fn new(registry: &Registry, names: &[&str]) -> Result<Self, prometheus::Error> {
@@ -83,8 +81,6 @@ impl Collector for Queues {
         [self.0.oldest.collect(), self.0.lengths.collect()].concat()
     }
 }
-
-// === impl QueueGauges ===
 
 impl fmt::Debug for QueueGauges {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -30,8 +30,6 @@ pub struct Stages {
     read: HistogramVec,
 }
 
-// === impl Stages ===
-
 impl Stages {
     pub(super) fn new(make: &Maker<'_>) -> Result<Self, prometheus::Error> {
         Ok(Self {

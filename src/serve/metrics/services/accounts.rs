@@ -21,7 +21,6 @@ pub struct FrontendTraffic {
     pub frontend: Frontend,
     /// Service that has the frontend; none: no Service has it any more, or it is another program's.
     pub owner: Option<ServiceName>,
-    /// Its counters.
     pub counters: TrafficCounters,
 }
 
@@ -57,8 +56,6 @@ pub struct Shown {
     /// Number of Services that would be shown if there were room.
     pub n_omitted: usize,
 }
-
-// === impl Accounts ===
 
 impl Accounts {
     /// No traffic yet.

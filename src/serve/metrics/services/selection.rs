@@ -27,8 +27,6 @@ pub enum MeasuredServices {
     Namespaces(BTreeSet<String>),
 }
 
-// === impl MeasuredServices ===
-
 impl MeasuredServices {
     /// True if a Service may have metrics of its own.
     #[must_use]

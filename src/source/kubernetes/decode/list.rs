@@ -51,8 +51,6 @@ enum Place {
     Items { is_first: bool },
 }
 
-// === impl ListReader ===
-
 impl ListReader {
     /// Reads a list of objects of a kind.
     pub(crate) fn new(kind: ResourceKind) -> Self {
@@ -68,9 +66,6 @@ impl ListReader {
     }
 
     /// Reads on. Returns the items that are complete now.
-    ///
-    /// # Errors
-    /// When it is no list, or longer than one can be.
     pub(crate) fn read(&mut self, chunk: &[u8]) -> serde_json::Result<Vec<Item>> {
         let mut items = Vec::new();
         for byte in chunk {
@@ -87,9 +82,6 @@ impl ListReader {
     }
 
     /// The end of the list.
-    ///
-    /// # Errors
-    /// When it is none, or not all of one.
     pub(crate) fn end(self) -> serde_json::Result<PageEnd> {
         let frame: PageFrame<'_> = serde_json::from_slice(&self.frame)?;
         let decode = |item: &RawValue| Item::decode(self.kind, item.get());

@@ -39,8 +39,6 @@ struct Row<'a> {
     cells: Vec<&'a RawValue>,
 }
 
-// === impl Table ===
-
 impl Table {
     /// Reads a Table by the names of its columns (`AddHandlers` in
     /// pkg/printers/internalversion/printers.go).
@@ -62,8 +60,6 @@ impl Table {
         Ok(Self { nodes: nodes.collect::<serde_json::Result<_>>()? })
     }
 }
-
-// === impl Row ===
 
 impl Row<'_> {
     /// The Node of a row with its cells at these places.

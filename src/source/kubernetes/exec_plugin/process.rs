@@ -94,8 +94,6 @@ pub(super) fn run(
     Ok(Finished { status: status.map_err(NotFinished::Failed)?, stdout })
 }
 
-// === impl GroupState ===
-
 impl GroupState {
     fn kill(&self) {
         if let Some(group) = self.group {
@@ -105,8 +103,6 @@ impl GroupState {
     }
 }
 
-// === impl KillOnDrop ===
-
 impl Drop for KillOnDrop {
     fn drop(&mut self) {
         let mut state = self.0.0.lock();
@@ -114,8 +110,6 @@ impl Drop for KillOnDrop {
         state.kill();
     }
 }
-
-// === impl Plugin ===
 
 impl Plugin {
     fn start(command: &mut Command, group: &ProcessGroup) -> Result<Self, NotFinished> {

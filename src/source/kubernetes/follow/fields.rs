@@ -23,8 +23,6 @@ pub(super) struct Fields {
     is_logged: bool,
 }
 
-// === impl Follower ===
-
 impl Follower {
     /// Returns the selector by fields, unless the API server does not know it.
     pub(super) fn field_selector(&self) -> Option<String> {

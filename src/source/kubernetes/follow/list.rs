@@ -46,8 +46,6 @@ pub(super) enum Lists {
     Whole,
 }
 
-// === impl Follower ===
-
 impl Follower {
     /// Lists otherwise for a while.
     pub(super) fn avoid_streams(&mut self, failure: &Failure) {

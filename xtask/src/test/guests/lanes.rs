@@ -45,8 +45,6 @@ pub(super) fn side_by_side(jobs: &[Job], daemon: &Path) -> Vec<SuiteResult> {
     done.into_iter().map(|(_, outcome)| outcome).collect()
 }
 
-// === impl Lane ===
-
 impl Lane {
     /// Takes the first of the jobs that are for this lane.
     fn take<'jobs>(self, waiting: &mut Vec<(usize, &'jobs Job)>) -> Option<(usize, &'jobs Job)> {

@@ -29,8 +29,6 @@ const SOURCES: SetId = SetId { kind: SetKind::LoadBalancerSourceCidr, family: Fa
 /// A network namespace that goes with the test.
 struct Host(String);
 
-// === impl Host ===
-
 impl Host {
     /// Runs a test in a new namespace.
     fn run(test: impl FnOnce(&Self) + Send) {

@@ -78,8 +78,6 @@ pub(super) fn hash_all(
     Ok(())
 }
 
-// === impl Shape ===
-
 impl Shape {
     /// `struct ipt_ip` and `struct ip6t_ip6`.
     const fn header(self) -> usize {
@@ -102,8 +100,6 @@ impl Shape {
         }
     }
 }
-
-// === impl Info ===
 
 impl Info {
     pub(super) const LENGTH: usize = 4 * (1 + 2 * HOOKS.len() + 2);
@@ -129,8 +125,6 @@ impl Info {
         Ok(info)
     }
 }
-
-// === impl Block ===
 
 impl Block {
     pub(super) fn new(shape: Shape, info: Info, bytes: Vec<u8>) -> Result<Self, DecodeError> {
@@ -254,8 +248,6 @@ impl Block {
         }
     }
 }
-
-// === impl BlockEntry ===
 
 impl<'a> BlockEntry<'a> {
     fn at(shape: Shape, bytes: &'a [u8], at: usize) -> Result<Self, DecodeError> {
