@@ -4,8 +4,7 @@ use ipnet::IpNet;
 
 /// A network without some others that may be inside it, or around it: in as few networks as
 /// possible, in order.
-#[must_use]
-pub fn without(network: IpNet, excluded: &[IpNet]) -> Vec<IpNet> {
+pub(crate) fn without(network: IpNet, excluded: &[IpNet]) -> Vec<IpNet> {
     let network = network.trunc();
     if excluded.iter().any(|other| other.contains(&network)) {
         return Vec::new();
