@@ -202,6 +202,7 @@ impl Reconciler {
         let mut inquiries = self.inquiries.take();
         loop {
             let wake = self.next_wake();
+            let is_taking_over = self.has_more_to_take_over();
             tokio::select! {
                 biased;
                 () = &mut shutdown => return Ok(()),
@@ -226,6 +227,8 @@ impl Reconciler {
                 },
                 happened = changed(&mut addresses) => self.addresses_changed(happened).await?,
                 inquiry = asked(&mut inquiries) => self.answer(inquiry),
+                // A timer that is due takes a millisecond, in each of very many steps.
+                () = std::future::ready(()), if is_taking_over => {}
                 () = sleep_until(wake) => {}
             }
             // A write under way need not be waited for: the next process reads its result.
@@ -324,6 +327,11 @@ impl Reconciler {
         Ok(())
     }
 
+    /// True if a step of the takeover follows at once.
+    fn has_more_to_take_over(&self) -> bool {
+        matches!(self.stage, Stage::TakingOver(_)) && self.context.planner.is_dirty()
+    }
+
     /// Returns the time at which a part has something to do.
     fn next_wake(&self) -> Instant {
         let now = Instant::now();
@@ -331,7 +339,6 @@ impl Reconciler {
             Stage::Incomplete => self.api_server.as_ref().map_or(now + FAR, |(_, at)| *at),
             Stage::Unread(retry) => *retry,
             // Input wakes the loop before that, if it is input that is waited for.
-            Stage::TakingOver(_) if self.context.planner.is_dirty() => now,
             Stage::TakingOver(_) => now + TAKEOVER_STEP,
             Stage::Running => {
                 let audit = self.auditor.next_wake(now);
