@@ -29,6 +29,8 @@ use crate::{Arguments, wait_until_quiet};
 const PACE: Duration = Duration::from_millis(50);
 /// Time between two changes of other Services.
 const OTHERS: Duration = Duration::from_millis(250);
+/// The same during a takeover, which lasts for a second or two.
+const OTHERS_AT_START: Duration = Duration::from_millis(20);
 /// Time without a change of a scheduler after which all have been made.
 const QUIET: Duration = Duration::from_secs(5);
 
@@ -43,6 +45,8 @@ pub(crate) struct Arrivals(Arc<Mutex<Arrived>>);
 struct Arrived {
     /// When a virtual server had a real server at this address.
     real_servers: HashMap<(Frontend, IpAddr), Instant>,
+    /// When the kernel had been read: nothing is written before.
+    listed: Option<Instant>,
     /// Number of virtual servers that were changed, and when the last one was.
     changed: usize,
     last_changed: Option<Instant>,
@@ -109,7 +113,7 @@ fn another_scheduler(size: Size, extent: Extent, kind: Kind) -> Result<()> {
     node.tell_all()?;
     let (mut others, mut n_early) = (Vec::new(), 0);
     loop {
-        thread::sleep((OTHERS * others.len().try_into()?).saturating_sub(began.elapsed()));
+        thread::sleep(if node.is_in_sync() { OTHERS } else { OTHERS_AT_START });
         others.push(change(&node, 2, others.len())?);
         if !node.is_in_sync() {
             n_early = others.len();
@@ -125,7 +129,13 @@ fn another_scheduler(size: Size, extent: Extent, kind: Kind) -> Result<()> {
     let took = arrived.last_changed.unwrap_or(began).saturating_duration_since(began);
     let name = format!("a restart with another scheduler, {:.1} s", took.as_secs_f64());
     let (early, later) = others.split_at(n_early);
-    for (others, whose) in [(early, "of others, until it is in sync"), (later, "of others, then")] {
+    let is_unread = |(_, _, told): &(_, _, Instant)| arrived.listed.is_none_or(|at| *told < at);
+    let (unread, early) = early.split_at(early.partition_point(is_unread));
+    for (others, whose) in [
+        (unread, "of others, until the kernel has been read"),
+        (early, "of others, until it is in sync"),
+        (later, "of others, then"),
+    ] {
         let delays = others.iter().map(|(at, address, told)| arrived.since(*at, *address, *told));
         print(&name, arrived.changed, whose, delays.collect::<Result<_>>()?);
     }
@@ -156,6 +166,10 @@ fn print(name: &str, count: usize, whose: &str, mut delays: Delays) {
 }
 
 impl Arrivals {
+    pub(crate) fn listed(&self) {
+        self.0.lock().listed = Some(Instant::now());
+    }
+
     pub(crate) fn note(&self, write: &KernelWrite<'_>) {
         let now = Instant::now();
         let mut arrived = self.0.lock();

@@ -281,6 +281,7 @@ impl Observer for Listener {
     fn report(&mut self, report: &Report<'_>) {
         match report {
             Report::Arrived(event) => self.arrived(event),
+            Report::Listed => self.arrivals.iter().for_each(Arrivals::listed),
             Report::Written(write) => self.written(write),
             Report::Planned { .. } => self.meter.note(|seen| seen.planned = seen.arrived),
             Report::RoundEnded(round) => self.round_ended(round),

@@ -39,8 +39,8 @@ pub enum Part {
 pub enum Reading {
     /// The addresses of all interfaces, and the routes.
     Addresses(Addresses),
-    /// A family's constant rules: whether all of them are there, and what differs, in words.
-    RuleSet(Family, bool, String),
+    /// A family's constant rules, and what differs, in words; none: all of them are there.
+    RuleSet(Family, Option<String>),
     /// A family's chains, of which these are compared.
     Chains(Family, Arc<ActualChains>, ChainScope),
     /// A set; none: it is not there.
@@ -96,8 +96,8 @@ impl Planner {
     pub fn compare(&self, reading: &Reading) -> Vec<Op> {
         let mut ops = match reading {
             Reading::Addresses(found) => self.compare_addresses(found),
-            Reading::RuleSet(_, true, _) => Vec::new(),
-            Reading::RuleSet(family, false, _) => vec![Op::WriteRuleSet(*family)],
+            Reading::RuleSet(_, None) => Vec::new(),
+            Reading::RuleSet(family, Some(_)) => vec![Op::WriteRuleSet(*family)],
             Reading::Chains(family, found, scope) => self.compare_chains(*family, found, scope),
             Reading::Set(set, found) => self.compare_set(*set, found.as_ref()),
             Reading::Frontends(listed, removals) => {

@@ -56,7 +56,9 @@ impl<'a> Beside<'a> {
     #[must_use]
     pub fn of(reading: &'a Reading, op: &Op) -> Self {
         match reading {
-            Reading::RuleSet(_, _, differences) => Self { rules: differences, ..Self::default() },
+            Reading::RuleSet(_, differences) => {
+                Self { rules: differences.as_deref().unwrap_or_default(), ..Self::default() }
+            }
             Reading::Set(_, found) => {
                 let set = found.as_ref().map(|it| (it.n_entries(), it.capacity.entries()));
                 Self { set, ..Self::default() }

@@ -174,6 +174,13 @@ pub struct RuleSetReading {
     pub is_led_by_rules: bool,
 }
 
+impl RuleSetReading {
+    /// Returns what differs, in words; none: all rules are there.
+    pub(crate) fn lacks(self) -> Option<String> {
+        (!self.is_complete).then_some(self.differences)
+    }
+}
+
 /// Number of open TCP connections of each real server that has some.
 pub type OpenConnections = HashMap<(Frontend, SocketAddr), u64>;
 

@@ -80,7 +80,7 @@ impl KernelReader {
             Part::Addresses => Reading::Addresses(kernel.read_addresses()?),
             Part::RuleSet(family) => {
                 let found = kernel.read_rule_set(*family)?;
-                Reading::RuleSet(*family, found.is_complete, found.differences)
+                Reading::RuleSet(*family, found.lacks())
             }
             Part::Chains(family) => {
                 let found = Arc::new(kernel.read_chains(*family)?);

@@ -20,8 +20,8 @@ use tokio::time::Instant;
 
 use super::context::Context;
 use super::writer::{Known, Writer};
+use crate::kernel::ReadError;
 use crate::kernel::worker::{ReadFailure, WorkerGone};
-use crate::kernel::{ReadError, RuleSetReading};
 
 /// Most virtual servers in one read request.
 pub(super) const LARGEST_CHUNK: usize = 256;
@@ -109,8 +109,8 @@ async fn compare_rule_set(
     writer: &mut Writer,
     family: Family,
 ) -> Result<Compared, ReadFailure> {
-    let RuleSetReading { is_complete, differences, .. } = cx.read_rule_set(family).await?;
-    let ops = cx.planner.compare(&Reading::RuleSet(family, is_complete, differences));
+    let found = cx.read_rule_set(family).await?;
+    let ops = cx.planner.compare(&Reading::RuleSet(family, found.lacks()));
     let found_drift = writer.repair(cx, ops, Some(&Part::RuleSet(family))).await?;
     Ok(Compared::whole(found_drift))
 }
