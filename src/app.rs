@@ -37,8 +37,8 @@ use anyhow::Context as _;
 use plan::mode::Mode;
 use tracing::{error, info, warn};
 
-use crate::config::watch::Rejected;
-use crate::config::{Action, Arguments, Configuration};
+use config::watch::Rejected;
+use config::{Action, Arguments, Configuration};
 use former_mode::Former;
 use localhost::NodePortsOnLocalhost;
 use logging::Log;

@@ -2,10 +2,10 @@
 
 use std::process::ExitCode;
 
-use kube_ipvs::cli::{self, Answer, Invocation};
-use kube_ipvs::config::{Configuration, LogFormat, Logging};
-use kube_ipvs::console::harmless::HarmlessLines;
-use kube_ipvs::{app, console, switch};
+use config::cli::{self, Answer, Invocation};
+use config::{Configuration, LogFormat, Logging};
+use console::harmless::HarmlessLines;
+use kube_ipvs::{app, switch};
 
 fn main() -> ExitCode {
     console::commands::completion::answer_shell();

@@ -12,12 +12,12 @@ use std::io::Write;
 use anyhow::{anyhow, bail};
 use plan::mode::Mode;
 
-use crate::cli::SwitchArguments;
-use crate::console::answers::mode::{ModeOrder, ModeOrdered};
-use crate::console::answers::status::Status;
-use crate::console::client::Client;
-use crate::console::outcome::Failure;
-use crate::process;
+use config::cli::SwitchArguments;
+use console::answers::mode::{ModeOrder, ModeOrdered};
+use console::answers::status::Status;
+use console::client::Client;
+use console::outcome::Failure;
+use console::process;
 
 /// Requires that no kube-ipvs serves in this network namespace: who types the bare name there means one of
 /// its commands.

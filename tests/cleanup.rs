@@ -8,9 +8,9 @@
 use std::fmt::Write as _;
 
 use bed::Namespace;
-use kube_ipvs::cleanup::{self, CleanupReport};
-use kube_ipvs::kernel::nfacct::NfacctClient;
-use kube_ipvs::kernel::rules::{Backend, Rules, Variant};
+use kernel::nfacct::NfacctClient;
+use kernel::rules::{Backend, Rules, Variant};
+use node::cleanup::{self, CleanupReport};
 use plan::iptables::constant::{INVALID_DROPPED, LOCALHOST_ACCEPTED};
 use plan::mode::Mode;
 use plan::model::Family;
@@ -31,7 +31,7 @@ const FORMER_SET: &str = "create KUBE-SPARE-SHORT-CIRCUIT hash:ip,port family in
 const RULES: &str = include_str!("bed/left_by_kube_proxy/iptables");
 const VIRTUAL_SERVERS: &str = include_str!("bed/left_by_kube_proxy/ipvsadm");
 /// Rules that its iptables mode leaves, beside the kubelet's chains and others'.
-const IPTABLES_MODE: &str = include_str!("../src/cleanup/rules/iptables_mode.rules");
+const IPTABLES_MODE: &str = include_str!("../node/src/cleanup/rules/iptables_mode.rules");
 /// Rules that the kubelet and others have. The chains that every table has are among them, since
 /// they stay when kube-proxy is gone.
 const OTHERS: &str = "\

@@ -11,11 +11,9 @@ use std::num::NonZeroU16;
 use std::sync::Mutex;
 
 use cap::Cap;
-use kube_ipvs::console::journal::{Happened, Journal, Origin, noted};
-use kube_ipvs::kernel::fake::Fake;
-use kube_ipvs::kernel::worker::KernelHandle;
-use kube_ipvs::reconcile::{Input, Pace, Reconciler, Status};
-use kube_ipvs::source::object as objects;
+use console::journal::{Happened, Journal, Origin, noted};
+use kernel::fake::Fake;
+use kernel::worker::KernelHandle;
 use plan::actual::Actual;
 use plan::event::Event;
 use plan::mode::Mode;
@@ -25,6 +23,8 @@ use plan::model::{
 };
 use plan::planner::Planner;
 use plan::settings::{Settings, ShortCircuitNetworks};
+use reconcile::{Input, Pace, Reconciler, Status};
+use source::object as objects;
 use tokio::sync::{mpsc, watch};
 
 #[global_allocator]

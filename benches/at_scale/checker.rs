@@ -8,8 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use kube_ipvs::kernel::Kernel as _;
-use kube_ipvs::kernel::linux::Linux;
+use kernel::Kernel as _;
+use kernel::linux::Linux;
 use plan::actual::Actual;
 use plan::chains::ChainScope;
 use plan::comparison::Reading;

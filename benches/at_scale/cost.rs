@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use kube_ipvs::kernel::rules;
+use kernel::rules;
 use netlink::Traffic;
 
 use crate::schema::Line;

@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use bed::Namespace;
-use kube_ipvs::reconcile::observer::KernelWrite;
 use parking_lot::Mutex;
 use plan::kernel_objects::Frontend;
 use plan::op::Op;
 use plan::scheduler::SchedulerName;
+use reconcile::observer::KernelWrite;
 
 use crate::cluster::{Change, Large, Size};
 use crate::kind::Kind;

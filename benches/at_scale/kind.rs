@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 
 use clap::{Args, ValueEnum};
 use ipnet::IpNet;
-use kube_ipvs::kernel::rules::Variant;
+use kernel::rules::Variant;
 use plan::mode::Mode;
 
 /// Network of all cluster addresses: 10.96.0.0/12.

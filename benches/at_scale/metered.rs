@@ -5,13 +5,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use kube_ipvs::kernel::linux::Linux;
-use kube_ipvs::kernel::sysctl::{Sysctl, SysctlChange, SysctlError};
-use kube_ipvs::kernel::{
+use kernel::linux::Linux;
+use kernel::sysctl::{Sysctl, SysctlChange, SysctlError};
+use kernel::{
     DriftCheck, FlowRemover, Kernel, Listing, OpenConnections, ReadError, Refusal, RuleRepairer,
     RuleSetReading, SetReader, VirtualServerReading,
 };
-use kube_ipvs::reconcile::observer::{KernelWrite, Observer, Pass, Report, Round, RoundKind};
 use parking_lot::{Condvar, Mutex};
 use plan::actual::{ActualSet, Addresses, ListedVirtualServer};
 use plan::chains::ActualChains;
@@ -22,6 +21,7 @@ use plan::op::Op;
 use plan::rule_set::RuleSet;
 use plan::scheduler::SchedulerName;
 use plan::sets::SetId;
+use reconcile::observer::{KernelWrite, Observer, Pass, Report, Round, RoundKind};
 
 use crate::cluster::API_SERVER;
 use crate::cost::Counts;

@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use bed::Namespace;
-use kube_ipvs::kernel::Kernel as _;
-use kube_ipvs::kernel::rules::Rules;
+use kernel::Kernel as _;
+use kernel::rules::Rules;
 use plan::mode::Mode;
 use plan::model::Family;
 

@@ -7,18 +7,18 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow};
-use kube_ipvs::kernel::address_monitor;
-use kube_ipvs::kernel::linux::Linux;
-use kube_ipvs::kernel::modules;
-use kube_ipvs::kernel::rules::Rules;
-use kube_ipvs::kernel::worker::KernelHandle;
-use kube_ipvs::reconcile::{Input, Pace, Reconciler, Status};
+use kernel::address_monitor;
+use kernel::linux::Linux;
+use kernel::modules;
+use kernel::rules::Rules;
+use kernel::worker::KernelHandle;
 use plan::event::Event;
 use plan::hash::HashMap;
 use plan::model::Family;
 use plan::planner::Planner;
 use plan::scheduler::SchedulerName;
 use plan::settings::Settings;
+use reconcile::{Input, Pace, Reconciler, Status};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::cluster::{Change, Size};

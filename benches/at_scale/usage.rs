@@ -4,7 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context as _, Error, Result};
-use kube_ipvs::kernel::rules::{self, ProgramsRun};
+use kernel::rules::{self, ProgramsRun};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
 /// `getconf CLK_TCK`, which Linux has fixed for user space (include/asm-generic/param.h, USER_HZ).

@@ -11,11 +11,11 @@ use std::process::Command;
 use anyhow::{Context as _, Result, bail};
 use apiserver::Credentials;
 use cap::Cap;
-use kube_ipvs::source::kubernetes::{ClientOptions, Kubernetes, clients};
-use kube_ipvs::source::{Options, SourceEvent};
 use plan::mode::Mode;
 use plan::planner::Planner;
 use plan::settings::{Settings, ShortCircuitNetworks};
+use source::kubernetes::{ClientOptions, Kubernetes, clients};
+use source::{Options, SourceEvent};
 use tokio::sync::mpsc::channel;
 
 use crate::cluster::{self, Size};

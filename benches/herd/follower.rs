@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use anyhow::{Result, ensure};
-use kube_ipvs::kernel::Kernel as _;
-use kube_ipvs::kernel::fake::Fake;
-use kube_ipvs::source::kubernetes::{ClientMetrics, Clients, Kubernetes};
-use kube_ipvs::source::{Options, SourceEvent};
+use kernel::Kernel as _;
+use kernel::fake::Fake;
 use plan::actual::Actual;
 use plan::event::Event;
 use plan::planner::Planner;
 use plan::settings::Settings;
+use source::kubernetes::{ClientMetrics, Clients, Kubernetes};
+use source::{Options, SourceEvent};
 use tokio::sync::mpsc::channel;
 use tokio::task::JoinHandle;
 

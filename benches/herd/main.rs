@@ -23,9 +23,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use apiserver::{Credentials, Options, Resource, Server, Usage, Verb};
 use http::header::{ACCEPT, ACCEPT_ENCODING};
-use kube_ipvs::source::kubernetes::{ClientOptions, clients};
 use prometheus::core::Collector as _;
 use serde_json::{Value, json};
+use source::kubernetes::{ClientOptions, clients};
 
 use follower::{Follower, Heard};
 
@@ -57,7 +57,7 @@ const PROXY_KINDS: usize = 4;
 /// Longer than anything here takes that goes well.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// Time between two lists of the other nodes, on average (src/source/kubernetes/node_poller.rs).
+/// Time between two lists of the other nodes, on average (source/src/kubernetes/node_poller.rs).
 const SURVEY_PERIOD: f64 = 900.0;
 
 /// Followers, and the server that they follow.
@@ -301,7 +301,7 @@ fn n_endpoints(service: u32) -> u32 {
     if service == 0 { MOST_ENDPOINTS } else { ENDPOINTS }
 }
 
-fn is_following(metrics: &kube_ipvs::source::kubernetes::ClientMetrics) -> bool {
+fn is_following(metrics: &source::kubernetes::ClientMetrics) -> bool {
     let families = metrics.collect();
     let following = families.iter().filter(|family| family.name() == "kube_ipvs_api_following");
     following

@@ -5,9 +5,9 @@ use std::path::Path;
 use anyhow::{Context as _, bail};
 use tracing::{info, warn};
 
-use crate::cleanup;
-use crate::config::Configuration;
-use crate::host;
+use config::Configuration;
+use node::cleanup;
+use node::host;
 
 /// Gets the host ready: what needs more privileges than balancing does.
 pub(super) fn init_only(configuration: &Configuration) -> anyhow::Result<()> {

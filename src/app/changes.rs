@@ -13,10 +13,10 @@ use tracing::{error, info};
 use super::former_mode::SWITCH_FAILED;
 use super::orders::Orders;
 use super::source::check;
-use crate::config::watch::{self, Check, Refusal, Rejected, SPREAD};
-use crate::config::{Arguments, Configuration};
 use crate::events::{EventRecorder, NewEvent, Regarding};
-use crate::host;
+use config::watch::{self, Check, Refusal, Rejected, SPREAD};
+use config::{Arguments, Configuration};
+use node::host;
 
 /// Another configuration to serve with, in the same process.
 #[derive(Debug, Clone, PartialEq)]

@@ -9,7 +9,7 @@ use prometheus::proto::MetricFamily;
 use prometheus::{IntCounter, Opts};
 use tracing::debug;
 
-use crate::kernel::nfacct::NfacctClient;
+use kernel::nfacct::NfacctClient;
 
 /// Counters by their names in the kernel, and in metrics, with their meanings.
 const COUNTERS: [(&str, &str, &str); 2] = [

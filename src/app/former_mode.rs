@@ -18,12 +18,12 @@ use tracing::{debug, info, warn};
 
 use super::localhost::NodePortsOnLocalhost;
 use super::relay::RunningRelay;
-use crate::cleanup::sockets::ServiceAddresses;
-use crate::cleanup::{self, CleanupReport};
 use crate::events::{EventRecorder, NewEvent, Regarding, Severity};
-use crate::kernel::rules::{Backend, ProgramsRun, programs_run};
-use crate::reconcile::Status;
-use crate::serve::metrics::own::VIRTUAL_SERVERS;
+use kernel::rules::{Backend, ProgramsRun, programs_run};
+use node::cleanup::sockets::ServiceAddresses;
+use node::cleanup::{self, CleanupReport};
+use reconcile::Status;
+use serve::metrics::own::VIRTUAL_SERVERS;
 
 /// Time between two looks at the node's sockets.
 const CHECK: Duration = Duration::from_secs(1);

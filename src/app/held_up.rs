@@ -9,8 +9,8 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use crate::reconcile::Status;
-use crate::reconcile::observer::{Observer, Report};
+use reconcile::Status;
+use reconcile::observer::{Observer, Report};
 
 /// Time for which a mode may lack something until the node rolls back to the former one. Retries
 /// come after 1, 3, 7, 15 and 31 s, and changes of Services do not reach clients meanwhile.

@@ -5,12 +5,12 @@ use plan::model::{Family, Node, ObjectName};
 use tokio::sync::mpsc;
 use tracing::warn;
 
-use crate::config::Configuration;
-use crate::config::warnings::{Mismatch, Situation};
 use crate::events::{EventRecorder, Extent, NewEvent, Regarding, Severity};
-use crate::reconcile::Input;
-use crate::serve::health::SharedHealth;
-use crate::source::{SourceEvent, Warning, WarningSubject};
+use config::Configuration;
+use config::warnings::{Mismatch, Situation};
+use reconcile::Input;
+use serve::health::SharedHealth;
+use source::{SourceEvent, Warning, WarningSubject};
 
 /// Passes on the source's events: changes to the event loop, warnings to the log and to Events, the
 /// node's leaving to health.

@@ -13,8 +13,10 @@ use tokio::sync::{mpsc, watch};
 
 use super::threads::QUEUE;
 use crate::events::{EventRecorder, NewEvent, Regarding};
-use crate::localhost::{self, LocalhostObserver, LocalhostThread, Meters, NodePortListenFailure};
-use crate::serve::metrics::Metrics;
+use forwarding::localhost::{
+    self, LocalhostObserver, LocalhostThread, Meters, NodePortListenFailure,
+};
+use serve::metrics::Metrics;
 
 /// Results of a connection to a node port on localhost: passed on; failed, as the Service could not
 /// be reached; refused, as there were too many.

@@ -6,12 +6,12 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
 
-use crate::config::{LogFormat, Logging};
-use crate::console::harmless::{escaped_json, harmless_lines};
-use crate::console::journal::Journal;
-use crate::console::log::{LogLines, NotedFailures};
-use crate::secrets::scrubbed;
-use crate::serve::pages::SetVerbosity;
+use config::{LogFormat, Logging};
+use console::harmless::{escaped_json, harmless_lines};
+use console::journal::Journal;
+use console::log::{LogLines, NotedFailures};
+use console::secrets::scrubbed;
+use serve::pages::SetVerbosity;
 
 /// Log levels of libraries: their debug lines only help with debugging these. A name
 /// stands for all targets that begin with it, so that `kube` would silence `kube_ipvs` too.

@@ -8,10 +8,10 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, info, warn};
 
 use super::changes::{Consequence, Switch};
-use crate::config::Configuration;
-use crate::config::mode::{Fallback, OnReturn};
 use crate::events::{EventRecorder, NewEvent, Regarding, Severity};
-use crate::host::{self, FallenBack};
+use config::Configuration;
+use config::mode::{Fallback, OnReturn};
+use node::host::{self, FallenBack};
 
 /// Function that finds out if the host can do the preferred mode, or what it lacks.
 type Look = Arc<dyn Fn() -> Result<(), Vec<String>> + Send + Sync>;
@@ -155,7 +155,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_node_that_has_not_fallen_back_does_not_look() {
         let words = ["kube-ipvs", "--proxy-mode=auto"].map(Into::into);
-        let configuration = Configuration::load(&crate::cli::parse(words).unwrap()).unwrap();
+        let configuration = Configuration::load(&config::cli::parse(words).unwrap()).unwrap();
         let never = returned(&configuration, None, &EventRecorder::disabled(), &TaskTracker::new());
         assert!(timeout(60 * MINUTE, never).await.is_err());
     }

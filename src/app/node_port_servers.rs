@@ -4,7 +4,7 @@ use plan::planner::Planner;
 use tracing::warn;
 
 use crate::events::{EventRecorder, NewEvent, Regarding};
-use crate::reconcile::observer::{Observer, Report};
+use reconcile::observer::{Observer, Report};
 
 /// Number of virtual servers for NodePorts from which on there is a warning. They are some 15 MB.
 const MANY: usize = 20_000;

@@ -7,8 +7,8 @@ use plan::planner::Plan;
 use tokio::time::Instant;
 
 use crate::events::{EventRecorder, Extent, NewEvent, Regarding, Severity};
-use crate::kernel::ReadError;
-use crate::reconcile::observer::{HandDrainReport, Observer, Report, Round};
+use kernel::ReadError;
+use reconcile::observer::{HandDrainReport, Observer, Report, Round};
 
 /// Most parts of the kernel with an Event of their own.
 const MOST_UNREAD: usize = 16;

@@ -17,13 +17,13 @@ use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts};
 use tokio::sync::mpsc;
 use tracing::error;
 
-use crate::config::Configuration;
 use crate::events::{EventRecorder, NewEvent, Regarding};
-use crate::reconcile::Input;
-use crate::reconcile::observer::{Observer, Report, Round, RoundKind};
-use crate::relay::{self, Meters, NoProxyPort, Relay, Reports, Settings};
-use crate::serve::metrics::Metrics;
-use crate::serve::metrics::own::{RELAY_CONNECTIONS, RELAY_UDP_CLIENTS};
+use config::Configuration;
+use forwarding::relay::{self, Meters, NoProxyPort, Relay, Reports, Settings};
+use reconcile::Input;
+use reconcile::observer::{Observer, Report, Round, RoundKind};
+use serve::metrics::Metrics;
+use serve::metrics::own::{RELAY_CONNECTIONS, RELAY_UDP_CLIENTS};
 
 /// A relay that runs. Copies share it; it ends with the last one.
 #[derive(Debug, Clone)]
@@ -362,7 +362,7 @@ mod tests {
         assert!(matches!(next(&mut outbox).await, ProxyPortState::Listening(_)));
         let mut observer = relay.observer();
         let mut end_round = |backlog| {
-            let retry_queue = crate::reconcile::retry_queue::RetryQueue::default();
+            let retry_queue = reconcile::retry_queue::RetryQueue::default();
             observer.round_ended(&Round {
                 families: &[],
                 kind: RoundKind::Comparison,

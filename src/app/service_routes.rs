@@ -23,12 +23,11 @@ use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
 use super::source::ClusterQuestions;
-use crate::config::Configuration;
-use crate::host::without_neighbours;
-use crate::kernel::linux::LocalServiceAddresses;
-use crate::reconcile::inquiry::{Inquiries, LoopGone};
-use crate::reconcile::{Input, Status};
-use crate::spread::random_up_to;
+use config::Configuration;
+use kernel::linux::LocalServiceAddresses;
+use node::host::without_neighbours;
+use reconcile::inquiry::{Inquiries, LoopGone};
+use reconcile::{Input, Status};
 
 /// Numbers of Services that decide for a family.
 struct Limits {
@@ -261,7 +260,7 @@ impl RouteWatch {
     /// Returns the time to wait before a change.
     fn pause(&self, family: Family) -> Duration {
         let rested = self.last_changes.of(family).map_or(REST, |changed| changed.elapsed());
-        REST.saturating_sub(rested) + random_up_to(SPREAD)
+        REST.saturating_sub(rested) + SPREAD.mul_f64(fastrand::f64())
     }
 
     /// Looks once, and returns the networks of another choice. The cluster's networks are looked at when
@@ -279,7 +278,7 @@ impl RouteWatch {
         if Instant::now() < *next {
             return Ok(None);
         }
-        *next = Instant::now() + PERIOD + random_up_to(PERIOD_SPREAD);
+        *next = Instant::now() + PERIOD + PERIOD_SPREAD.mul_f64(fastrand::f64());
         let mut wanted = networks(&self.configuration, self.cluster.as_ref(), &[family]).await;
         if lead_to_the_same(&self.settings, &wanted, routes) {
             return Ok(None);
@@ -360,12 +359,12 @@ mod tests {
 
     fn mk_watch() -> RouteWatch {
         let words = ["kube-ipvs", "--proxy-mode=ipvs"].map(Into::into);
-        let configuration = Configuration::load(&crate::cli::parse(words).unwrap()).unwrap();
+        let configuration = Configuration::load(&config::cli::parse(words).unwrap()).unwrap();
         RouteWatch {
             settings: Settings::clone(&configuration.settings),
             configuration,
             cluster: None,
-            inquiries: crate::reconcile::inquiry::inquiries().0,
+            inquiries: reconcile::inquiry::inquiries().0,
             last_changes: LastChanges::default(),
         }
     }

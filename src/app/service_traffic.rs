@@ -14,12 +14,12 @@ use tokio::time::{Instant, sleep};
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
-use crate::config::Configuration;
-use crate::kernel::traffic::TrafficReader;
-use crate::kernel::{CurrentConnections, ReadError, TrafficCounters, estimators, sysctl};
-use crate::reconcile::inquiry::{CHUNK, Inquiries, LoopGone};
-use crate::serve::metrics::Metrics;
-use crate::serve::metrics::services::{
+use config::Configuration;
+use kernel::traffic::TrafficReader;
+use kernel::{CurrentConnections, ReadError, TrafficCounters, estimators, sysctl};
+use reconcile::inquiry::{CHUNK, Inquiries, LoopGone};
+use serve::metrics::Metrics;
+use serve::metrics::services::{
     Accounts, FrontendTraffic, MeasuredServices, ServiceMetrics, ServiceReading,
 };
 

@@ -11,12 +11,11 @@ use plan::settings::Settings;
 use tokio::time::sleep;
 
 use super::threads::TaskThread;
-use crate::config::{Configuration, gates};
-use crate::serve;
-use crate::serve::health::SharedHealth;
-use crate::serve::listeners::Listeners;
-use crate::serve::pages::{Following, Pages, ServedMode, SetVerbosity};
-use crate::source::kubernetes::ClientMetrics;
+use config::{Configuration, gates};
+use serve::health::SharedHealth;
+use serve::listeners::Listeners;
+use serve::pages::{Following, Pages, ServedMode, SetVerbosity};
+use source::kubernetes::ClientMetrics;
 
 /// Time between two looks at whether changes arrive.
 const LOOK: Duration = Duration::from_millis(500);

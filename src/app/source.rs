@@ -8,15 +8,15 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use super::threads::TaskThread;
-use crate::config::{CONTROLLER, Configuration};
-use crate::console::pods::PodFinder;
 use crate::events::{EventRecorder, EventReporter, Publisher};
-use crate::serve::health::SharedHealth;
-use crate::serve::metrics::Metrics;
-use crate::serve::pages::Following;
-use crate::source::kubernetes::{self, ClientMetrics, Clients, Kubernetes};
-use crate::source::manifests::Manifests;
-use crate::source::{self, SourceEvent};
+use config::{CONTROLLER, Configuration};
+use console::pods::PodFinder;
+use serve::health::SharedHealth;
+use serve::metrics::Metrics;
+use serve::pages::Following;
+use source::kubernetes::{self, ClientMetrics, Clients, Kubernetes};
+use source::manifests::Manifests;
+use source::{self, SourceEvent};
 
 /// Origin of Services: a folder of manifests, or the Kubernetes API.
 pub(super) enum Source {

@@ -19,7 +19,6 @@ use tracing::{debug, info};
 
 use super::throttle::{Sampling, TokenBucket};
 use super::{EventQueue, Extent, NewEvent, Regarding, Severity};
-use crate::spread::random_up_to;
 
 /// Number of attempts for each Event, and longest time of each attempt.
 const ATTEMPTS: u32 = 3;
@@ -126,7 +125,7 @@ impl Publisher {
 }
 
 fn repeat_at() -> Instant {
-    Instant::now() + REPEAT + random_up_to(REPEAT_SPREAD)
+    Instant::now() + REPEAT + REPEAT_SPREAD.mul_f64(fastrand::f64())
 }
 
 async fn publish_with_retries(

@@ -9,12 +9,12 @@ use anyhow::bail;
 use plan::mode::Mode;
 
 use super::served;
-use crate::cleanup::left::{self, LeftByIpvs, LeftRules};
-use crate::config::Configuration;
-use crate::console::client::Client;
-use crate::host;
-use crate::kernel::ReadError;
-use crate::process::Running;
+use config::Configuration;
+use console::client::Client;
+use console::process::Running;
+use kernel::ReadError;
+use node::cleanup::left::{self, LeftByIpvs, LeftRules};
+use node::host;
 
 /// Time between two looks.
 const PERIOD: Duration = Duration::from_secs(1);

@@ -8,14 +8,14 @@ use plan::mode::Mode;
 use plan::model::Family;
 
 use super::status;
-use crate::cleanup::left;
-use crate::config::Configuration;
-use crate::console::answers::status::{RelayedClients, Status};
-use crate::console::client::Client;
-use crate::host;
-use crate::kernel::rules::Rules;
-use crate::kernel::sysctl;
-use crate::process::Running;
+use config::Configuration;
+use console::answers::status::{RelayedClients, Status};
+use console::client::Client;
+use console::process::Running;
+use kernel::rules::Rules;
+use kernel::sysctl;
+use node::cleanup::left;
+use node::host;
 
 /// Looks at the process, the host and the kernel's state, and writes what a switch would meet. The
 /// probes of the host make a few objects and remove them.

@@ -293,7 +293,7 @@ fn a_source_port_that_is_a_node_port_gets_its_answers_if_masquerading_chose_it()
         assert_eq!(
             outcome,
             Err(Refusal::Timeout),
-            "if not, the warning of src/host/local_ports.rs can go"
+            "if not, the warning of node/src/host/local_ports.rs can go"
         );
     }
 }

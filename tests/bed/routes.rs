@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use apiserver::Resource;
 use bed::{Connection, Namespace, Protocol, Proxy, Question, Refusal, Server, Service};
-use kube_ipvs::cleanup;
+use node::cleanup;
 use plan::settings::Settings;
 use serde_json::json;
 

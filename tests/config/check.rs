@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
+use config::warnings::{Checked, Mismatch, Situation};
 use ipnet::IpNet;
-use kube_ipvs::config::warnings::{Checked, Mismatch, Situation};
 use plan::model::Family;
 
 use crate::{from_file, from_flags};

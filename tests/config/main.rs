@@ -19,8 +19,8 @@ mod writing;
 use std::ffi::OsString;
 use std::io::Write as _;
 
-use kube_ipvs::cli;
-use kube_ipvs::config::{Arguments, Configuration, ConfigurationError};
+use config::cli;
+use config::{Arguments, Configuration, ConfigurationError};
 use tempfile::NamedTempFile;
 
 /// The beginning of every file.

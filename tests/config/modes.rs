@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use kube_ipvs::config::Configuration;
-use kube_ipvs::config::mode::{Fallback, ModeChoice, OnReturn};
-use kube_ipvs::relay::PortRange;
+use config::Configuration;
+use config::mode::{Fallback, ModeChoice, OnReturn};
+use forwarding::relay::PortRange;
 use plan::mode::Mode;
 use plan::settings::ShortCircuitNetworks;
 
@@ -81,9 +81,8 @@ fn what_a_fallback_cannot_be_is_said() {
 fn the_periods_are_those_of_the_modes_section() {
     let periods = "ipvs: {syncPeriod: 40s, minSyncPeriod: 4s}\n\
                    iptables: {syncPeriod: 50s, minSyncPeriod: 5s}\n";
-    let seconds = |pace: kube_ipvs::reconcile::Pace| {
-        (pace.min_sync_period.as_secs(), pace.sync_period.as_secs())
-    };
+    let seconds =
+        |pace: reconcile::Pace| (pace.min_sync_period.as_secs(), pace.sync_period.as_secs());
     for (mode, expected) in
         [("ipvs", (4, 40)), ("iptables", (5, 50)), ("userspace", (5, 50)), ("auto", (4, 40))]
     {

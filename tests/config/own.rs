@@ -2,17 +2,17 @@
 
 use std::num::NonZeroUsize;
 
+use config::{Configuration, ServiceRoutes};
 use ipnet::IpNet;
-use kube_ipvs::config::{Configuration, ServiceRoutes};
-use kube_ipvs::kernel::estimators::Run;
-use kube_ipvs::kernel::sysctl::ServiceAddressesArp;
-use kube_ipvs::serve::listen::Readers;
-use kube_ipvs::serve::metrics::services::MeasuredServices;
-use kube_ipvs::source::FollowNodes;
+use kernel::estimators::Run;
+use kernel::sysctl::ServiceAddressesArp;
 use plan::capacity::Capacity;
 use plan::mode::Mode;
 use plan::scheduler::SchedulerName;
 use plan::settings::{AcceptServiceTraffic, Limits, ShortCircuitNetworks};
+use serve::listen::Readers;
+use serve::metrics::services::MeasuredServices;
+use source::FollowNodes;
 
 use crate::{from_file, from_flags, load_file};
 

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::Path;
 
-use kube_ipvs::config::document::{KubeProxyConfiguration, VmoduleItem};
-use kube_ipvs::config::flags;
-use kube_ipvs::config::kube_ipvs::KubeIpvsConfiguration;
-use kube_ipvs::config::read::Documents;
-use kube_ipvs::config::reference::{FIELDS, OWN_FIELDS, RETIRED, Setting, default_of};
+use config::document::{KubeProxyConfiguration, VmoduleItem};
+use config::flags;
+use config::kube_ipvs::KubeIpvsConfiguration;
+use config::read::Documents;
+use config::reference::{FIELDS, OWN_FIELDS, RETIRED, Setting, default_of};
 use serde_json::Value;
 
 /// Set to anything, it makes the test write the tables. `cargo xtask docs` sets it.

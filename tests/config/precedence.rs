@@ -4,11 +4,11 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use kube_ipvs::config::{Action, LogFormat};
-use kube_ipvs::kernel::rules::Variant;
-use kube_ipvs::kernel::sysctl::ServiceAddressesArp;
-use kube_ipvs::reconcile::Pace;
+use config::{Action, LogFormat};
+use kernel::rules::Variant;
+use kernel::sysctl::ServiceAddressesArp;
 use plan::settings::{KUBELET_PORT, Listener, LocalDetection, NodePortAddresses, Settings};
+use reconcile::Pace;
 
 use crate::{from_file, from_flags, load, load_file};
 

@@ -1,9 +1,9 @@
 //! Reading of a file: what is taken of it, and what is not.
 
-use kube_ipvs::config::document::{Iptables, KubeProxyConfiguration};
-use kube_ipvs::config::read::{Documents, read};
-use kube_ipvs::config::text::Parsed;
-use kube_ipvs::syntax::duration::GoDuration;
+use config::document::{Iptables, KubeProxyConfiguration};
+use config::read::{Documents, read};
+use config::text::Parsed;
+use syntax::duration::GoDuration;
 
 use crate::{HEAD, from_file, load, load_file};
 
@@ -173,7 +173,7 @@ fn the_second_document_is_ours() {
     );
     assert_eq!(configuration.pace.drain_deadline.as_secs(), 60);
     assert!(!configuration.cleanup_other_modes);
-    assert_eq!(configuration.variant, kube_ipvs::kernel::rules::Variant::Legacy);
+    assert_eq!(configuration.variant, kernel::rules::Variant::Legacy);
     assert_eq!(configuration.notes.len(), 1);
     assert!(
         configuration.notes[0].ends_with("did you mean manifests?"),

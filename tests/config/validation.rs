@@ -1,6 +1,6 @@
 //! Settings that cannot be, in kube-proxy's words.
 
-use kube_ipvs::config::reference::{FIELDS, OWN_FIELDS, default_of};
+use config::reference::{FIELDS, OWN_FIELDS, default_of};
 use plan::settings::NodePortAddresses;
 
 use crate::{from_file, load, load_file};

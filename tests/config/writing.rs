@@ -1,6 +1,6 @@
 //! Configuration as it is written and served, which is the one that holds.
 
-use kube_ipvs::config::read::read;
+use config::read::read;
 use serde_json::json;
 
 use crate::{file, from_file, from_flags, load};

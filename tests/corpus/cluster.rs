@@ -6,8 +6,6 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use kube_ipvs::source::Options;
-use kube_ipvs::source::manifests::{FileChange, Folder};
 use plan::actual::Actual;
 use plan::event::Event;
 use plan::kernel_objects::LINK;
@@ -18,6 +16,8 @@ use plan::op::Op;
 use plan::planner::Planner;
 use plan::settings::{LocalDetection, Settings};
 use serde_json::Value;
+use source::Options;
+use source::manifests::{FileChange, Folder};
 
 use crate::saved::Saved;
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use kube_ipvs::config::reference::{FIELDS, OWN_FIELDS, Setting};
+use config::reference::{FIELDS, OWN_FIELDS, Setting};
 use serde_json::{Map, Value, json};
 
 use super::{parse, read, root};

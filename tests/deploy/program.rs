@@ -4,10 +4,10 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 
+use config::{Action, Configuration};
 use k8s_openapi::api::core::v1::Container;
 use k8s_openapi::api::rbac::v1::ClusterRole;
-use kube_ipvs::config::{Action, Configuration};
-use kube_ipvs::kernel::sysctl::ServiceAddressesArp;
+use kernel::sysctl::ServiceAddressesArp;
 use serde_json::Value;
 
 use super::{BASE, chart, containers, daemon_set, parse, read, root};
@@ -25,7 +25,7 @@ pub(super) fn understood(command: &[String], file: &Path) -> Configuration {
         // The kubelet puts the node's name there.
         None => word.replace("$(NODE_NAME)", "Node-1"),
     });
-    let arguments = kube_ipvs::cli::parse(words.map(OsString::from))
+    let arguments = config::cli::parse(words.map(OsString::from))
         .unwrap_or_else(|answer| panic!("{shown}: {answer:?}"));
     let configuration =
         Configuration::load(&arguments).unwrap_or_else(|error| panic!("{shown}: {error}"));
@@ -94,7 +94,7 @@ fn the_role_allows_what_the_program_asks_for() {
         })
     };
     // Where the program follows objects, every path is in this file.
-    let source = read("src/source/kubernetes/kind.rs");
+    let source = read("source/src/kubernetes/kind.rs");
     let paths: Vec<&str> = source.split('"').filter(|text| text.starts_with("/api")).collect();
     assert!(paths.len() >= 3, "{paths:?}");
     for path in paths {

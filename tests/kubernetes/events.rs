@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use apiserver::{Credentials, Options, Resource, Server, Verb};
 use kube_ipvs::events::{EventRecorder, EventReporter, Publisher};
-use kube_ipvs::source::kubernetes::{ClientOptions, clients};
 use plan::model::ServiceName;
 use plan::problem::Problem;
 use serde_json::Value;
+use source::kubernetes::{ClientOptions, clients};
 
 use crate::world::{TOKEN, World, service};
 

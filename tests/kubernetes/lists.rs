@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use apiserver::{Fault, LoggedRequest, On, Options, Release, Resource, Server, Verb};
-use kube_ipvs::source::kubernetes::{count_services, service_networks};
+use source::kubernetes::{count_services, service_networks};
 
 use crate::world::{
     NODE, TOKEN, WANTED, World, as_of, clients_of, node, on_each_release, service, slice,

@@ -2,8 +2,8 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use apiserver::{Fault, LoggedRequest, On, Options, Resource, Verb};
-use kube_ipvs::source::FollowNodes;
 use serde_json::{Value, json};
+use source::FollowNodes;
 
 use crate::world::{NODE, WANTED, World, node, service};
 

@@ -1,9 +1,9 @@
 //! A Pod's addresses, on demand, by a client of its own.
 
 use apiserver::{Fault, On, Options, Resource, Server, Verb};
-use kube_ipvs::source::kubernetes::look_for_pod;
-use kube_ipvs::source::pods::PodSearch;
 use serde_json::{Value, json};
+use source::kubernetes::look_for_pod;
+use source::pods::PodSearch;
 
 use crate::world::{TOKEN, WANTED, clients_of};
 

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use apiserver::{Credentials, Options};
 use kube::api::{Api, ListParams, WatchParams};
-use kube_ipvs::source::kubernetes::{ClientOptions, clients};
+use source::kubernetes::{ClientOptions, clients};
 
 use crate::world::{TOKEN, World};
 

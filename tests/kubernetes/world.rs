@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use apiserver::{Credentials, LoggedRequest, Options, Release, Resource, Server, Verb};
 use ipnet::IpNet;
-use kube_ipvs::source::SourceEvent;
-use kube_ipvs::source::kubernetes::{ClientMetrics, ClientOptions, Clients, Kubernetes, clients};
 use plan::event::Event;
 use prometheus::core::Collector as _;
 use prometheus::proto::MetricType;
 use serde_json::{Value, json};
+use source::SourceEvent;
+use source::kubernetes::{ClientMetrics, ClientOptions, Clients, Kubernetes, clients};
 use tokio::sync::mpsc::{Receiver, channel};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -83,7 +83,7 @@ pub(crate) struct World {
     pub(crate) server: Server,
     pub(crate) said: Said,
     /// Options of the source.
-    pub(crate) options: kube_ipvs::source::Options,
+    pub(crate) options: source::Options,
     /// Metrics of the last client.
     metrics: Option<ClientMetrics>,
     directory: tempfile::TempDir,
@@ -96,7 +96,7 @@ impl World {
         options.tokens = vec![TOKEN.to_owned()];
         let server = Server::start(options).unwrap();
         let directory = tempfile::tempdir().unwrap();
-        let options = kube_ipvs::source::Options::new(NODE);
+        let options = source::Options::new(NODE);
         Self { server, said: Said::default(), options, metrics: None, directory, source: None }
     }
 

@@ -2,14 +2,14 @@
 
 use std::net::SocketAddr;
 
-use kube_ipvs::kernel::fake::Fake;
-use kube_ipvs::reconcile::Pace;
+use kernel::fake::Fake;
 use plan::actual::{Actual, ActualSet};
 use plan::event::Event;
 use plan::kernel_objects::{Entry, Frontend};
 use plan::model::{Family, Protocol};
 use plan::op::Op;
 use plan::sets::{SetId, SetKind};
+use reconcile::Pace;
 
 use crate::world::{NODE_ADDRESS, World, tcp};
 

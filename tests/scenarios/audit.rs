@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use kube_ipvs::kernel::fake::{Fake, FakeAnswer, KernelCall};
-use kube_ipvs::kernel::{KernelRead, RefusalClass};
-use kube_ipvs::reconcile::Pace;
+use kernel::fake::{Fake, FakeAnswer, KernelCall};
+use kernel::{KernelRead, RefusalClass};
 use plan::actual::{Actual, ActualVirtualServer};
 use plan::kernel_objects::{Entry, Frontend};
 use plan::model::{Family, ObjectName, Protocol};
 use plan::op::Op;
 use plan::sets::{SetId, SetKind};
 use plan::settings::Settings;
+use reconcile::Pace;
 use tokio::time::Instant;
 
 use crate::world::{NODE_ADDRESS, World, frontend, real_server, settings, slice, tcp};

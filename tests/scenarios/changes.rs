@@ -3,11 +3,11 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use kube_ipvs::kernel::fake::Fake;
-use kube_ipvs::reconcile::Pace;
+use kernel::fake::Fake;
 use plan::actual::ActualVirtualServer;
 use plan::kernel_objects::Frontend;
 use plan::model::Protocol;
+use reconcile::Pace;
 use tokio::time::Instant;
 
 use crate::world::{

@@ -4,9 +4,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::num::NonZeroU16;
 use std::sync::{Arc, Mutex};
 
-use kube_ipvs::kernel::fake::{Fake, FakeAnswer, KernelCall};
-use kube_ipvs::kernel::{KernelRead, RefusalClass};
-use kube_ipvs::reconcile::Pace;
+use kernel::fake::{Fake, FakeAnswer, KernelCall};
+use kernel::{KernelRead, RefusalClass};
 use plan::actual::Actual;
 use plan::event::Event;
 use plan::kernel_objects::{Entry, Frontend};
@@ -14,6 +13,7 @@ use plan::model::{Protocol, Service, ServicePort};
 use plan::op::Op;
 use plan::sets::{SetId, SetKind};
 use plan::settings::{Settings, ShortCircuitNetworks};
+use reconcile::Pace;
 
 use crate::world::{NODE_ADDRESS, World, frontend, service, settings, slice, tcp};
 

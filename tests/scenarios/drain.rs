@@ -3,12 +3,12 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use kube_ipvs::reconcile::Pace;
 use plan::actual::Actual;
 use plan::event::Event;
 use plan::kernel_objects::Frontend;
 use plan::model::{Overrides, Protocol, Service};
 use plan::op::Op;
+use reconcile::Pace;
 use tokio::time::Instant;
 
 use crate::world::{World, frontend, real_server, slice, tcp, udp, words};
@@ -276,7 +276,7 @@ async fn a_udp_virtual_server_goes_with_its_last_endpoint_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_removal_that_the_kernel_refuses_is_tried_until_it_is_done() {
-    use kube_ipvs::kernel::RefusalClass;
+    use kernel::RefusalClass;
     let (mut world, _) = without_endpoints().await;
     let is_removal = |op: &Op| matches!(op, Op::RemoveVirtualServer(_) | Op::RemoveRealServer(..));
     world.fake.refuse(4, RefusalClass::Exhausted, is_removal);

@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use kube_ipvs::reconcile::DEFAULT_DRAIN_DEADLINE;
 use plan::model::{Protocol, ServiceName};
+use reconcile::DEFAULT_DRAIN_DEADLINE;
 
 use crate::world::{World, frontend, real_server, slice, tcp};
 

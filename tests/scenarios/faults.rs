@@ -13,7 +13,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use kube_ipvs::kernel::{KernelRead, RefusalClass};
+use kernel::{KernelRead, RefusalClass};
 use plan::chains::ChainOp;
 use plan::mode::Mode;
 use plan::op::Op;

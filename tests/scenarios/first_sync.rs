@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use kube_ipvs::kernel::fake::{Fake, FakeAnswer, KernelCall};
-use kube_ipvs::kernel::{KernelRead, RefusalClass};
-use kube_ipvs::reconcile::{Input, Pace};
+use kernel::fake::{Fake, FakeAnswer, KernelCall};
+use kernel::{KernelRead, RefusalClass};
 use plan::actual::Actual;
 use plan::event::Event;
 use plan::kernel_objects::Entry;
 use plan::model::{Family, ObjectName, Protocol};
 use plan::op::{Op, Phase};
 use plan::settings::Settings;
+use reconcile::{Input, Pace};
 use tokio::time::Instant;
 
 use crate::world::{

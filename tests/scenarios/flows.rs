@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
-use kube_ipvs::kernel::RefusalClass;
-use kube_ipvs::kernel::fake::Fake;
-use kube_ipvs::reconcile::Pace;
+use kernel::RefusalClass;
+use kernel::fake::Fake;
 use plan::event::Event;
 use plan::flows::Flow;
 use plan::kernel_objects::Frontend;
 use plan::model::{EndpointSlice, Protocol, Service};
 use plan::op::Op;
+use reconcile::Pace;
 use tokio::time::Instant;
 
 use crate::world::{World, frontend, real_server, slice, tcp, udp};

@@ -1,13 +1,13 @@
 //! Sets of another program that have our names and other types.
 
-use kube_ipvs::kernel::fake::{Fake, FakeAnswer, KernelCall};
-use kube_ipvs::kernel::{KernelRead, RefusalClass};
-use kube_ipvs::reconcile::Pace;
+use kernel::fake::{Fake, FakeAnswer, KernelCall};
+use kernel::{KernelRead, RefusalClass};
 use plan::actual::Actual;
 use plan::mode::Mode;
 use plan::model::{EndpointSlice, Family, Protocol, Service};
 use plan::op::Op;
 use plan::sets::{SetId, SetKind};
+use reconcile::Pace;
 
 use crate::world::{NODE_ADDRESS, World, frontend, node_port_service, settings_in, slice, tcp};
 

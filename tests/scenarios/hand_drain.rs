@@ -4,14 +4,14 @@ use std::net::IpAddr;
 use std::num::NonZeroU16;
 use std::time::Duration;
 
-use kube_ipvs::kernel::fake::Fake;
-use kube_ipvs::reconcile::hand_drains::MOST_HAND_DRAINS;
-use kube_ipvs::reconcile::{Input, Pace};
+use kernel::fake::Fake;
 use plan::actual::Actual;
 use plan::event::Event;
 use plan::hand_drain::HandDrain;
 use plan::mode::Mode;
 use plan::model::Protocol;
+use reconcile::hand_drains::MOST_HAND_DRAINS;
+use reconcile::{Input, Pace};
 use tokio::time::Instant;
 
 use crate::world::{World, frontend, real_server, settings_in, slice, tcp, words};

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use kube_ipvs::reconcile::inquiry::LoopGone;
 use plan::event::Event;
+use reconcile::inquiry::LoopGone;
 
 use crate::world::{World, tcp};
 

@@ -11,14 +11,14 @@ mod takeover;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use kube_ipvs::kernel::fake::Fake;
-use kube_ipvs::reconcile::Pace;
+use kernel::fake::Fake;
 use plan::actual::Actual;
 use plan::chains::{ChainId, ChainName, ChainOp, SharedChain};
 use plan::mode::Mode;
 use plan::model::{EndpointSlice, Family, Service};
 use plan::op::Op;
 use plan::rule_set::Table;
+use reconcile::Pace;
 
 use crate::world::{NODE_ADDRESS, World, settings_in};
 

@@ -4,8 +4,8 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use ipnet::{IpNet, Ipv4Net};
-use kube_ipvs::kernel::fake::{FakeAnswer, KernelCall};
-use kube_ipvs::kernel::{KernelRead, RefusalClass};
+use kernel::fake::{FakeAnswer, KernelCall};
+use kernel::{KernelRead, RefusalClass};
 use plan::actual::Actual;
 use plan::event::Event;
 use plan::kernel_objects::{Entry, Frontend};

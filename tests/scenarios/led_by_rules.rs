@@ -6,9 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use kube_ipvs::kernel::fake::{Fake, FakeAnswer, KernelCall};
-use kube_ipvs::kernel::{KernelRead, RefusalClass};
-use kube_ipvs::reconcile::Pace;
+use kernel::fake::{Fake, FakeAnswer, KernelCall};
+use kernel::{KernelRead, RefusalClass};
 use plan::actual::Actual;
 use plan::chains::{ChainId, SharedChain};
 use plan::flows::Flow;
@@ -19,6 +18,7 @@ use plan::op::Op;
 use plan::rule_set::Table;
 use plan::sets::SetKind;
 use plan::settings::Settings;
+use reconcile::Pace;
 use tokio::time::Instant;
 
 use crate::world::{World, frontend, settings_in, tcp, udp, words};
@@ -146,8 +146,7 @@ async fn a_start_that_is_killed_after_any_operation_is_gone_on_with() {
         let fake = led_by_rules().await;
         let first = watch(&fake, most);
         let mut world = started(fake).await;
-        let is_over =
-            |status: &kube_ipvs::reconcile::Status| status.in_sync_once || status.failures > 0;
+        let is_over = |status: &reconcile::Status| status.in_sync_once || status.failures > 0;
         world.until("over", |status, _| is_over(status)).await;
         let fake = stopped(world).await;
         if fake.take_log().len() <= most {

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::net::IpAddr;
 use std::sync::{Arc, LazyLock, Mutex};
 
-use kube_ipvs::kernel::RefusalClass;
+use kernel::RefusalClass;
 use plan::event::Event;
 use plan::op::Op;
 use plan::sets::SetKind;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use kube_ipvs::kernel::RefusalClass;
+use kernel::RefusalClass;
 use plan::actual::Actual;
 use plan::event::Event;
 use plan::model::{Family, Protocol};

@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use kube_ipvs::kernel::RefusalClass;
-use kube_ipvs::kernel::fake::Fake;
-use kube_ipvs::kernel::worker::{KernelHandle, WorkerGone};
-use kube_ipvs::reconcile::{Input, Pace, Reconciler};
+use kernel::RefusalClass;
+use kernel::fake::Fake;
+use kernel::worker::{KernelHandle, WorkerGone};
 use plan::actual::Actual;
 use plan::event::Event;
 use plan::kernel_objects::{Entry, Frontend, VirtualServer};
@@ -13,6 +12,7 @@ use plan::model::{Overrides, Protocol};
 use plan::op::{Op, Subject};
 use plan::planner::Planner;
 use plan::scheduler::SchedulerName;
+use reconcile::{Input, Pace, Reconciler};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 

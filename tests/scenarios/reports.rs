@@ -3,14 +3,12 @@
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
-use kube_ipvs::kernel::RefusalClass;
-use kube_ipvs::kernel::fake::{FakeAnswer, KernelCall};
-use kube_ipvs::reconcile::observer::{
-    HandDrainReport, KernelWrite, Observer, Report, RoundKind, RuleCount,
-};
+use kernel::RefusalClass;
+use kernel::fake::{FakeAnswer, KernelCall};
 use plan::event::Event;
 use plan::model::Family;
 use plan::op::Op;
+use reconcile::observer::{HandDrainReport, KernelWrite, Observer, Report, RoundKind, RuleCount};
 
 use crate::world::{World, slice, tcp};
 

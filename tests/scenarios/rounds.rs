@@ -3,14 +3,14 @@
 use std::num::NonZeroU16;
 use std::time::Duration;
 
-use kube_ipvs::kernel::fake::{Fake, FakeAnswer, KernelCall};
-use kube_ipvs::reconcile::{Input, Pace};
+use kernel::fake::{Fake, FakeAnswer, KernelCall};
 use plan::actual::Actual;
 use plan::event::Event;
 use plan::kernel_objects::{Entry, Frontend};
 use plan::model::{EndpointSlice, Family, ObjectName, Protocol, Service};
 use plan::op::{Op, Subject};
 use plan::sets::{SetId, SetKind};
+use reconcile::{Input, Pace};
 use tokio::time::Instant;
 
 use crate::world::{NODE_ADDRESS, World, frontend, real_server, slice, tcp};

@@ -4,15 +4,15 @@ use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use kube_ipvs::kernel::RefusalClass;
-use kube_ipvs::kernel::fake::{FakeAnswer, KernelCall};
-use kube_ipvs::reconcile::inquiry::View;
-use kube_ipvs::reconcile::{Input, Pace};
+use kernel::RefusalClass;
+use kernel::fake::{FakeAnswer, KernelCall};
 use plan::event::Event;
 use plan::model::{EndpointSlice, Overrides, Protocol, Service, ServicePort};
 use plan::op::{Op, Subject};
 use plan::scheduler::SchedulerName;
 use plan::settings::Settings;
+use reconcile::inquiry::View;
+use reconcile::{Input, Pace};
 
 use crate::world::{World, frontend, real_server, settings, slice, tcp};
 

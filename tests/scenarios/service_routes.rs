@@ -5,12 +5,10 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use kube_ipvs::console::comparison::{Comparison, Plan};
-use kube_ipvs::kernel::RefusalClass;
-use kube_ipvs::kernel::fake::{Fake, FakeAnswer, KernelCall};
-use kube_ipvs::kernel::reader::KernelReader;
-use kube_ipvs::reconcile::Pace;
-use kube_ipvs::reconcile::differences::Standing;
+use console::comparison::{Comparison, Plan};
+use kernel::RefusalClass;
+use kernel::fake::{Fake, FakeAnswer, KernelCall};
+use kernel::reader::KernelReader;
 use plan::actual::Actual;
 use plan::event::Event;
 use plan::kernel_objects::Entry;
@@ -19,6 +17,8 @@ use plan::op::Op;
 use plan::routes::RouteOp;
 use plan::sets::{SetId, SetKind};
 use plan::settings::Settings;
+use reconcile::Pace;
+use reconcile::differences::Standing;
 use tokio::time::Instant;
 
 use crate::world::{NODE_ADDRESS, World, frontend, real_server, service, settings, slice, tcp};

@@ -1,8 +1,7 @@
 //! Sets that are about to be full.
 
-use kube_ipvs::kernel::RefusalClass;
-use kube_ipvs::kernel::fake::Fake;
-use kube_ipvs::reconcile::Pace;
+use kernel::RefusalClass;
+use kernel::fake::Fake;
 use plan::actual::{Actual, ActualSet};
 use plan::capacity::Capacity;
 use plan::event::Event;
@@ -10,6 +9,7 @@ use plan::kernel_objects::Entry;
 use plan::model::{Family, Protocol};
 use plan::op::Op;
 use plan::sets::{SetId, SetKind};
+use reconcile::Pace;
 
 use crate::world::{NODE_ADDRESS, World, frontend, service, tcp};
 

@@ -3,9 +3,8 @@
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
-use kube_ipvs::kernel::RefusalClass;
-use kube_ipvs::kernel::fake::{Fake, FakeAnswer, KernelCall};
-use kube_ipvs::reconcile::Status;
+use kernel::RefusalClass;
+use kernel::fake::{Fake, FakeAnswer, KernelCall};
 use plan::actual::Actual;
 use plan::event::Event;
 use plan::kernel_objects::{Entry, Frontend};
@@ -13,6 +12,7 @@ use plan::model::{EndpointSlice, Protocol, Service, ServiceKind, TrafficPolicy};
 use plan::op::{Op, Subject};
 use plan::sets::{SetId, SetKind};
 use plan::settings::ShortCircuitNetworks;
+use reconcile::Status;
 
 use crate::closing::opens;
 use crate::world::{World, service, slice};

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use kube_ipvs::kernel::sysctl::{ServiceAddressesArp, wanted};
+use kernel::sysctl::{ServiceAddressesArp, wanted};
 use tokio::time::Instant;
 
 use crate::world::{World, tcp};

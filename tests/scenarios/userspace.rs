@@ -7,10 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use kube_ipvs::kernel::RefusalClass;
-use kube_ipvs::kernel::fake::{Fake, FakeAnswer, KernelCall};
-use kube_ipvs::reconcile::observer::{Observer, Report, RoundKind};
-use kube_ipvs::reconcile::{Input, Pace};
+use kernel::RefusalClass;
+use kernel::fake::{Fake, FakeAnswer, KernelCall};
 use plan::actual::Actual;
 use plan::chains::ChainId;
 use plan::event::Event;
@@ -18,6 +16,8 @@ use plan::mode::Mode;
 use plan::model::{EndpointSlice, Service, ServiceName};
 use plan::op::Op;
 use plan::userspace::{ProxyPortId, ProxyPortState, RelayPort};
+use reconcile::observer::{Observer, Report, RoundKind};
+use reconcile::{Input, Pace};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::Instant;
 

@@ -7,8 +7,8 @@ use tokio::sync::mpsc;
 
 use super::{Ended, Former};
 use crate::events::{EventRecorder, NewEvent, Regarding, Severity};
-use crate::serve::listen::{self, ListenError};
-use crate::serve::service_health::ListenFailure;
+use serve::listen::{self, ListenError};
+use serve::service_health::ListenFailure;
 
 /// Ends the program with an Event, since an address that must be listened on cannot be.
 pub(super) async fn give_up(

@@ -13,12 +13,12 @@ use crate::app::node_port_servers::NodePortObserver;
 use crate::app::observers::EventObserver;
 use crate::app::relay::RunningRelay;
 use crate::app::source::Source;
-use crate::config::Configuration;
 use crate::events::EventRecorder;
-use crate::reconcile::Input;
-use crate::reconcile::observer::Observer;
-use crate::serve::Servers;
-use crate::serve::metrics::{Metrics, own};
+use config::Configuration;
+use reconcile::Input;
+use reconcile::observer::Observer;
+use serve::Servers;
+use serve::metrics::{Metrics, own};
 
 /// Returns the observers that only one mode has.
 pub(super) fn observers_of_mode(

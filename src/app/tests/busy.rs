@@ -18,13 +18,13 @@ use crate::app::service_routes::{LastChanges, RouteWatch};
 use crate::app::serving::ServingThread;
 use crate::app::source::Source;
 use crate::app::tenure::{Parts, Threads};
-use crate::cli;
-use crate::config::{Arguments, Configuration};
-use crate::kernel::fake::Fake;
-use crate::reconcile::inquiry;
-use crate::reconcile::observer::{Observer, Report};
-use crate::source::Options;
-use crate::source::manifests::Manifests;
+use config::cli;
+use config::{Arguments, Configuration};
+use kernel::fake::Fake;
+use reconcile::inquiry;
+use reconcile::observer::{Observer, Report};
+use source::Options;
+use source::manifests::Manifests;
 
 /// Longer than anything takes that goes well, on a machine that is busy.
 const PATIENCE: Duration = Duration::from_secs(45);

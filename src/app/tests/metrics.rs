@@ -13,12 +13,12 @@ use prometheus::proto::{MetricFamily, MetricType};
 use crate::app::counters::PacketCounters;
 use crate::app::localhost::LocalhostMetrics;
 use crate::app::relay::RelayMetrics;
-use crate::kernel::CurrentConnections;
-use crate::kernel::TrafficCounters;
-use crate::serve::metrics::Metrics;
-use crate::serve::metrics::services::{ServiceReading, ServiceTraffic};
-use crate::serve::pages::ServedMode;
-use crate::source::kubernetes::ClientMetrics;
+use kernel::CurrentConnections;
+use kernel::TrafficCounters;
+use serve::metrics::Metrics;
+use serve::metrics::services::{ServiceReading, ServiceTraffic};
+use serve::pages::ServedMode;
+use source::kubernetes::ClientMetrics;
 
 /// The page of all metrics, from what the registries say of themselves.
 fn page(metrics: &Metrics) -> String {

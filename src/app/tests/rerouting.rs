@@ -13,12 +13,12 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use crate::app::service_routes::{LastChanges, RouteWatch};
-use crate::cli;
-use crate::config::{Configuration, ServiceRoutes};
-use crate::kernel::fake::Fake;
-use crate::kernel::worker::KernelHandle;
-use crate::reconcile::inquiry::inquiries;
-use crate::reconcile::{Input, Pace, Reconciler, Status};
+use config::cli;
+use config::{Configuration, ServiceRoutes};
+use kernel::fake::Fake;
+use kernel::worker::KernelHandle;
+use reconcile::inquiry::inquiries;
+use reconcile::{Input, Pace, Reconciler, Status};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 

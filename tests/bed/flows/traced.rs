@@ -5,9 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 
 use bed::Protocol;
-use kube_ipvs::console::answers::trace::{masqueraded_sources, own_sources};
-use kube_ipvs::source::manifests::Manifests;
-use kube_ipvs::source::{Options, SourceEvent};
+use console::answers::trace::{masqueraded_sources, own_sources};
 use plan::event::Event;
 use plan::mode::Mode;
 use plan::model;
@@ -15,6 +13,8 @@ use plan::planner::{Plan, Planner};
 use plan::settings::{LocalDetection, Settings};
 use plan::trace::{Fate, Origin, Packet, Source};
 use plan::userspace::{ProxyPortState, RelayPort};
+use source::manifests::Manifests;
+use source::{Options, SourceEvent};
 use tokio::sync::mpsc;
 
 use super::row::{Client, Frontend, Outcome, Seen};

@@ -9,8 +9,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use config::Configuration;
 use k8s_openapi::api::apps::v1::DaemonSet;
-use kube_ipvs::config::Configuration;
 use serde_json::Value;
 
 use crate::{chart, program, root};

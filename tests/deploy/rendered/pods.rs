@@ -1,9 +1,9 @@
 //! Rendered objects are those that an API server takes and the program understands, with no more privileges than
 //! needed.
 
+use config::document::KubeProxyConfiguration;
+use config::kube_ipvs::KubeIpvsConfiguration;
 use k8s_openapi::api::core::v1::Container;
-use kube_ipvs::config::document::KubeProxyConfiguration;
-use kube_ipvs::config::kube_ipvs::KubeIpvsConfiguration;
 use serde_json::{Value, json};
 
 use super::{HELM, daemon_set, helm, helm_with, kustomize, only, understood, values_files};

@@ -2,12 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use kube_ipvs::console::answers::diff::{Diff, DifferenceKind, DifferenceState};
-use kube_ipvs::console::comparison::{Compared, Comparison, ComparisonError, Plan};
-use kube_ipvs::kernel::RefusalClass;
-use kube_ipvs::kernel::reader::KernelReader;
-use kube_ipvs::reconcile::Pace;
-use kube_ipvs::reconcile::differences::Standing;
+use console::answers::diff::{Diff, DifferenceKind, DifferenceState};
+use console::comparison::{Compared, Comparison, ComparisonError, Plan};
+use kernel::RefusalClass;
+use kernel::reader::KernelReader;
 use plan::actual::{Actual, ActualRealServer, ActualVirtualServer};
 use plan::comparison::Reading;
 use plan::kernel_objects::{Entry, Frontend};
@@ -15,6 +13,8 @@ use plan::mode::Mode;
 use plan::model::{Family, Protocol};
 use plan::op::Op;
 use plan::sets::{SetId, SetKind};
+use reconcile::Pace;
+use reconcile::differences::Standing;
 
 use crate::closing::without_closings;
 use crate::world::{World, frontend, node_port_service, settings_in, slice, tcp, udp};
@@ -279,7 +279,7 @@ async fn what_was_written_after_the_kernel_had_been_read_is_no_drift() {
     let mut damaged = found.clone();
     damaged[1].1 = None;
     let compared = world.inquiries.ask(move |view| {
-        let compare = |view: &kube_ipvs::reconcile::inquiry::View<'_>| {
+        let compare = |view: &reconcile::inquiry::View<'_>| {
             let readings = damaged.iter().cloned().map(|(at, it)| Reading::VirtualServer(at, it));
             let differences = readings.flat_map(|reading| view.compare(&reading));
             differences.map(|it| (it.service, it.standing)).collect::<Vec<_>>()

@@ -1,10 +1,10 @@
 //! The journal says for which Services something was written.
 
-use kube_ipvs::console::answers::events::EventLine;
-use kube_ipvs::console::journal::Journal;
-use kube_ipvs::reconcile::Pace;
+use console::answers::events::EventLine;
+use console::journal::Journal;
 use plan::event::Event;
 use plan::mode::Mode;
+use reconcile::Pace;
 
 use crate::reports::Reports;
 use crate::world::{World, settings_in, slice, tcp};

@@ -1,8 +1,8 @@
 //! What `plan` says is what applying the manifests then writes.
 
-use kube_ipvs::console::answers::plan::{Manifest, PlanRequest, plan};
-use kube_ipvs::console::rehearsal::{RehearsalError, rehearse};
-use kube_ipvs::console::words::Effect;
+use console::answers::plan::{Manifest, PlanRequest, plan};
+use console::rehearsal::{RehearsalError, rehearse};
+use console::words::Effect;
 use plan::event::Event;
 use plan::model::Protocol;
 use plan::op::Op;

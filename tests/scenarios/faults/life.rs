@@ -5,9 +5,8 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use kube_ipvs::kernel::RefusalClass;
-use kube_ipvs::kernel::fake::Fake;
-use kube_ipvs::reconcile::Pace;
+use kernel::RefusalClass;
+use kernel::fake::Fake;
 use plan::actual::{Actual, ActualRealServer, ActualSet, ActualVirtualServer};
 use plan::capacity::Capacity;
 use plan::event::Event;
@@ -19,6 +18,7 @@ use plan::model::{
 use plan::scheduler::SchedulerName;
 use plan::sets::{SetId, SetKind};
 use plan::settings::Settings;
+use reconcile::Pace;
 use tokio::time::Instant;
 
 use super::fault::{Case, Fault, Seen};

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use kube_ipvs::kernel::RefusalClass;
-use kube_ipvs::kernel::fake::{Fake, FakeAnswer, KernelCall};
-use kube_ipvs::reconcile::Pace;
+use kernel::RefusalClass;
+use kernel::fake::{Fake, FakeAnswer, KernelCall};
 use plan::model::Protocol;
+use reconcile::Pace;
 use tokio::time::Instant;
 
 use super::is_soak;

@@ -6,15 +6,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use kube_ipvs::kernel::RefusalClass;
-use kube_ipvs::kernel::fake::{Fake, FakeAnswer, KernelCall};
-use kube_ipvs::reconcile::Pace;
+use kernel::RefusalClass;
+use kernel::fake::{Fake, FakeAnswer, KernelCall};
 use plan::actual::Actual;
 use plan::event::Event;
 use plan::mode::Mode;
 use plan::model::{EndpointSlice, ObjectName, Protocol, Service};
 use proptest::collection::vec;
 use proptest::prelude::*;
+use reconcile::Pace;
 
 use super::life::foreign;
 use super::{is_soak, with_paused_clock};

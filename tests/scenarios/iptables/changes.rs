@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use kube_ipvs::reconcile::Pace;
 use plan::chains::ChainId;
 use plan::event::Event;
 use plan::mode::Mode;
 use plan::model::Protocol;
 use plan::rule_set::Table;
 use plan::settings::{NodePortAddresses, Settings};
+use reconcile::Pace;
 use tokio::time::Instant;
 
 use super::{empty, in_sync, is_own, log, services, settle, start};

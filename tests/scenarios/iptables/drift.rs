@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use kube_ipvs::kernel::KernelRead;
-use kube_ipvs::kernel::fake::{FakeAnswer, KernelCall};
-use kube_ipvs::reconcile::Status;
+use kernel::KernelRead;
+use kernel::fake::{FakeAnswer, KernelCall};
 use plan::actual::Actual;
 use plan::chains::{ChainId, SharedChain};
 use plan::model::Family;
 use plan::rule_set::Table;
+use reconcile::Status;
 use tokio::time::Instant;
 
 use super::{SERVICES, in_any_order, in_sync, is_own, log, settle, start};

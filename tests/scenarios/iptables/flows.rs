@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use kube_ipvs::kernel::RefusalClass;
+use kernel::RefusalClass;
 use plan::chains::ChainOp;
 use plan::event::Event;
 use plan::flows::Flow;

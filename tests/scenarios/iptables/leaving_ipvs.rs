@@ -8,9 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use kube_ipvs::kernel::fake::{FakeAnswer, KernelCall};
-use kube_ipvs::kernel::{KernelRead, RefusalClass};
-use kube_ipvs::reconcile::{Pace, Status};
+use kernel::fake::{FakeAnswer, KernelCall};
+use kernel::{KernelRead, RefusalClass};
 use plan::actual::Actual;
 use plan::kernel_objects::Frontend;
 use plan::mode::Mode;
@@ -19,6 +18,7 @@ use plan::op::{Op, Subject};
 use plan::routes::{LocalRoute, RouteOp};
 use plan::sets::{SetId, SetKind};
 use plan::settings::Settings;
+use reconcile::{Pace, Status};
 use tokio::time::Instant;
 
 use copies::{assert_in_order, with_copies};

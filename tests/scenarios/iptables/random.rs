@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use kube_ipvs::kernel::RefusalClass;
-use kube_ipvs::kernel::fake::{FakeAnswer, KernelCall};
+use kernel::RefusalClass;
+use kernel::fake::{FakeAnswer, KernelCall};
 use plan::actual::Actual;
 use plan::chains::ChainId;
 use plan::event::Event;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use kube_ipvs::kernel::RefusalClass;
-use kube_ipvs::kernel::fake::{FakeAnswer, KernelCall};
+use kernel::RefusalClass;
+use kernel::fake::{FakeAnswer, KernelCall};
 use plan::actual::Actual;
 use plan::chains::{ChainId, ChainOp, SharedChain};
 use plan::event::Event;

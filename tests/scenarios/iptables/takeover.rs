@@ -1,13 +1,13 @@
 //! The first sync, and the takeover of chains that are there.
 
-use kube_ipvs::kernel::fake::{FakeAnswer, KernelCall};
-use kube_ipvs::kernel::{KernelRead, RefusalClass};
-use kube_ipvs::reconcile::Pace;
+use kernel::fake::{FakeAnswer, KernelCall};
+use kernel::{KernelRead, RefusalClass};
 use plan::chains::{ChainHash, ChainId, ChainName, PortChain, ServicePortName};
 use plan::mode::Mode;
 use plan::model::{Family, ObjectName, Protocol, Service};
 use plan::op::Op;
 use plan::settings::Settings;
+use reconcile::Pace;
 
 use super::{
     SERVICES, empty, in_any_order, in_sync, is_own, log, on, restarted, services, settle, short,

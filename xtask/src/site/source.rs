@@ -207,10 +207,10 @@ mod tests {
     #[test]
     fn a_name_of_another_page_becomes_a_link() {
         let (text, _) =
-            shown("docs/modes.md", "See `docs/config.md`, `README.md` and `src/host.rs`.");
+            shown("docs/modes.md", "See `docs/config.md`, `README.md` and `node/src/host.rs`.");
         assert_eq!(
             text,
-            "See [`docs/config.md`](../docs/config.md), [`README.md`](../index.md) and `src/host.rs`."
+            "See [`docs/config.md`](../docs/config.md), [`README.md`](../index.md) and `node/src/host.rs`."
         );
         let cell = "| a | b |\n| --- | --- |\n| `docs/modes.md` | `docs/config.md` |\n";
         let (text, _) = shown("README.md", cell);

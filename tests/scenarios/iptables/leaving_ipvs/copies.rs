@@ -3,14 +3,14 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use kube_ipvs::kernel::RefusalClass;
-use kube_ipvs::reconcile::Pace;
+use kernel::RefusalClass;
 use plan::kernel_objects::Frontend;
 use plan::mode::Mode;
 use plan::model::{Family, Protocol};
 use plan::op::Op;
 use plan::sets::{SetId, SetKind};
 use plan::settings::Settings;
+use reconcile::Pace;
 use tokio::time::Instant;
 
 use super::{cluster, set_connections, switch, switch_with};

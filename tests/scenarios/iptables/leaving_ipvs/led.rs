@@ -5,9 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use kube_ipvs::kernel::fake::{Fake, FakeAnswer, KernelCall};
-use kube_ipvs::kernel::{KernelRead, RefusalClass};
-use kube_ipvs::reconcile::Pace;
+use kernel::fake::{Fake, FakeAnswer, KernelCall};
+use kernel::{KernelRead, RefusalClass};
 use plan::actual::Actual;
 use plan::chains::ChainOp;
 use plan::kernel_objects::Frontend;
@@ -16,6 +15,7 @@ use plan::model::{EndpointSlice, Family, Overrides, Protocol, Service};
 use plan::op::{Op, Subject};
 use plan::sets::SetKind;
 use plan::settings::Settings;
+use reconcile::Pace;
 use tokio::time::Instant;
 
 use super::{cluster, set_connections, switch, switch_with};

@@ -27,32 +27,32 @@ const NFT: [&str; 13] = [
 /// The one among them that the switch tier has alone: emulated, the relay takes three minutes.
 const NOT_WITH_NFT: [&str; 1] = ["flows::every_flow_goes_where_the_table_says_in_mode_userspace"];
 /// Tests of our rules beside those that only nft can show.
-const BESIDE_NFT: [&str; 1] = ["kernel::rules::tests::kernel::beside_nft::"];
+const BESIDE_NFT: [&str; 1] = ["rules::tests::kernel::beside_nft::"];
 /// Tests beside the code that need no nf_tables, among others. User mode has x_tables.
 const IN_USER_MODE: [&str; 3] =
-    ["kernel::conntrack::", "kernel::linux::", "kernel::rules::tests::kernel::"];
+    ["conntrack::", "linux::", "rules::tests::kernel::"];
 /// Those among them that are about nf_tables alone, or about both kinds on one host.
 const NOT_WITH_LEGACY: [&str; 8] = [
     BESIDE_NFT[0],
-    "kernel::linux::tests::kernel::a_drift_check_costs_little_whatever_there_is_with_nft",
-    "kernel::linux::tests::kernel::a_drift_check_sees_what_others_do_with_nft",
-    "kernel::linux::tests::kernel::among_many_sets_",
-    "kernel::linux::tests::kernel::iptables::a_change_of_ours_",
-    "kernel::linux::tests::kernel::iptables::a_sysctl_",
-    "kernel::rules::tests::kernel::beside_extensions::iptables_nft_",
-    "kernel::rules::tests::kernel::the_kind_that_the_kubelet_uses_",
+    "linux::tests::kernel::a_drift_check_costs_little_whatever_there_is_with_nft",
+    "linux::tests::kernel::a_drift_check_sees_what_others_do_with_nft",
+    "linux::tests::kernel::among_many_sets_",
+    "linux::tests::kernel::iptables::a_change_of_ours_",
+    "linux::tests::kernel::iptables::a_sysctl_",
+    "rules::tests::kernel::beside_extensions::iptables_nft_",
+    "rules::tests::kernel::the_kind_that_the_kubelet_uses_",
 ];
 /// Tests beside the code that need no guest with nf_tables, as they use no iptables or that of x_tables alone, and
 /// those that have a guest of their own.
 const APART_INSIDE: [&str; 8] = [
     BESIDE_NFT[0],
-    "kernel::conntrack::",
-    "kernel::linux::grow::",
-    "kernel::linux::tests::kernel::a_drift_check_costs_little_whatever_there_is_with_legacy",
-    "kernel::linux::tests::kernel::a_drift_check_sees_what_others_do_with_legacy",
-    "kernel::linux::tests::kernel::an_address_goes_",
-    "kernel::linux::tests::kernel::the_kernels_order_",
-    "kernel::linux::tests::kernel::those_that_were_listed_",
+    "conntrack::",
+    "linux::grow::",
+    "linux::tests::kernel::a_drift_check_costs_little_whatever_there_is_with_legacy",
+    "linux::tests::kernel::a_drift_check_sees_what_others_do_with_legacy",
+    "linux::tests::kernel::an_address_goes_",
+    "linux::tests::kernel::the_kernels_order_",
+    "linux::tests::kernel::those_that_were_listed_",
 ];
 /// Tests of the bed on a host that lacks something. They need a guest of their own.
 const LACKING: [&str; 1] = ["lacking::"];
@@ -95,17 +95,17 @@ const SUITES: [Suite; 15] = [
     Suite::new(Tier::Bed, "kube-ipvs", BED).but(&APART).in_user_mode().shared_by(9),
     Suite::new(Tier::Bed, "kube-ipvs", BED).only(&UNLOADING).in_user_mode(),
     Suite::new(Tier::Bed, "kube-ipvs-bed", Tests::Program("plain")),
-    Suite::new(Tier::Kernel, "kube-ipvs", Tests::Inside(INSIDE))
+    Suite::new(Tier::Kernel, "kube-ipvs-kernel", Tests::Inside(INSIDE))
         .but(&APART_INSIDE)
         .about("nft")
         .newest_only(),
-    Suite::new(Tier::Kernel, "kube-ipvs", Tests::Inside(INSIDE))
+    Suite::new(Tier::Kernel, "kube-ipvs-kernel", Tests::Inside(INSIDE))
         .only(&IN_USER_MODE)
         .but(&NOT_WITH_LEGACY)
         .about("legacy")
         .newest_only()
         .newest_in_user_mode(),
-    Suite::new(Tier::Kernel, "kube-ipvs", Tests::Inside(INSIDE)).only(&BESIDE_NFT).newest_only(),
+    Suite::new(Tier::Kernel, "kube-ipvs-kernel", Tests::Inside(INSIDE)).only(&BESIDE_NFT).newest_only(),
     Suite::new(Tier::Kernel, "kube-ipvs", BED).only(&LACKING).newest_only().newest_in_user_mode(),
     Suite::new(Tier::Kernel, "kube-ipvs", Tests::Program("cleanup")).newest_only(),
     Suite::new(Tier::Kernel, "kube-ipvs", Tests::Program("bare")).newest_only(),
@@ -143,7 +143,7 @@ pub(super) const MATRIX: [(Column, Suite); 8] = [
         Suite::new(Tier::Kernel, "kube-ipvs", BED).only(&TRAFFIC).prepared_by(LEGACY),
     ),
     (Column::NfTables, Suite::new(Tier::Kernel, "kube-ipvs", BED).only(&TRAFFIC)),
-    (Column::Adapters, Suite::new(Tier::Kernel, "kube-ipvs", Tests::Inside(INSIDE))),
+    (Column::Adapters, Suite::new(Tier::Kernel, "kube-ipvs-kernel", Tests::Inside(INSIDE))),
     (Column::NfTables, Suite::new(Tier::Kernel, "kube-ipvs", Tests::Program("cleanup"))),
     (Column::NfTables, Suite::new(Tier::Kernel, "kube-ipvs", Tests::Program("by_hand"))),
     (

@@ -1,0 +1,482 @@
+//! `KubeProxyConfiguration` as it is written: the same fields, names and zero values as
+//! kube-proxy's (`kubeproxy.config.k8s.io/v1alpha1`).
+//!
+//! Fields are in the order of their names, as kube-proxy writes them. What is not a matter of one field
+//! alone, and kube-proxy's own paths for what is wrong, are in `config/src/validate.rs`.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::flags::{add_vmodule, set_address, set_socket, set_unless_empty};
+use super::mode::ProxyMode;
+use super::resolved::LogFormat;
+use super::settings::{Field, settings};
+use super::text::Parsed;
+use super::words::DetectLocalMode;
+use syntax::duration::{GoDuration, InvalidDuration};
+use syntax::quantity::Quantity;
+
+/// The group and version of kube-proxy's document.
+pub const API_VERSION: &str = "kubeproxy.config.k8s.io/v1alpha1";
+
+/// The kind of kube-proxy's document.
+pub const KIND: &str = "KubeProxyConfiguration";
+
+/// Media type in which kube-proxy talks to the API server, if no other is configured.
+pub const CONTENT_TYPE: &str = "application/vnd.kubernetes.protobuf";
+
+const SYNC_PERIOD: GoDuration = GoDuration::from_secs(30);
+const MIN_SYNC_PERIOD: GoDuration = GoDuration::from_secs(1);
+
+const JSON: &str = "the API client asks for JSON";
+const UNBUFFERED: &str = "log lines are not buffered";
+const STANDARD_ERROR: &str = "all log lines go to standard error";
+const NFTABLES: &str = "it belongs to kube-proxy's mode nftables";
+const WINDOWS: &str = "it belongs to kube-proxy on Windows";
+
+settings! {
+    /// kube-proxy's document.
+    pub struct KubeProxyConfiguration in (kube_proxy) at "" {
+        /// Must be kubeproxy.config.k8s.io/v1alpha1
+        api_version: String = "apiVersion", "string" { default: API_VERSION, }
+        /// Address whose IP family is this node's primary one. Nothing listens on it. Unspecified
+        /// (0.0.0.0 or ::): the family of the first address in the Node object. In a file, the
+        /// defaults of healthzBindAddress and metricsBindAddress have its family, too
+        bind_address: String = "bindAddress", "address" {
+            default: "0.0.0.0", flag: "bind-address" "ADDRESS" Node,
+            set: |documents, text| set_address(&mut documents.kube_proxy.bind_address, text),
+        }
+        /// Ends the program if it cannot listen on the address of the health or the metrics server,
+        /// instead of trying again
+        bind_address_hard_fail: bool = "bindAddressHardFail", "bool" {
+            flag: "bind-address-hard-fail" "BOOL" Serving,
+        }
+        client_connection: ClientConnection = "clientConnection";
+        /// Pod networks for detectLocalMode ClusterCIDR, at most one of each IP family
+        cluster_cidr: String = "clusterCIDR", "networks, separated by a comma" {
+            flag: "cluster-cidr" "CIDR,..." Masquerading,
+        }
+        config_sync_period: GoDuration = "configSyncPeriod", "duration" {
+            unused: "watches deliver every change, and the audit compares all kernel state every \
+                     ipvs.syncPeriod",
+            default: GoDuration::from_secs(15 * 60),
+            flag: "config-sync-period" "DURATION" ApiServer,
+        }
+        conntrack: Conntrack = "conntrack";
+        detect_local: DetectLocal = "detectLocal";
+        /// Way to recognise traffic of this node's own pods, which is not masqueraded: {words}.
+        /// Empty: ClusterCIDR
+        detect_local_mode: Parsed<DetectLocalMode> = "detectLocalMode", "string" {
+            flag: "detect-local-mode" "MODE" Masquerading,
+        }
+        /// Serves /debug/flags/v on the metrics server: a PUT of a number changes the verbosity of
+        /// the log. There are no profiles: /debug/pprof says to use perf
+        enable_profiling: bool = "enableProfiling", "bool" { flag: "profiling" "BOOL" Serving, }
+        /// AllowServiceExternalIPs=false ignores spec.externalIPs. ComponentFlagz and
+        /// ComponentStatusz serve their pages. LoggingAlphaOptions permits the options it stands
+        /// for. AllAlpha and AllBeta set those of these that are of their stage. Other feature
+        /// gates of Kubernetes have no effect; a line of the log names them
+        feature_gates: BTreeMap<String, bool> = "featureGates" (skip_serializing_if = "BTreeMap::is_empty"),
+            "map of bool" {
+            flag: "feature-gates" "NAME=BOOL,..." ApiServer,
+        }
+        /// Address and port of the health server (/healthz, /livez, /readyz)
+        healthz_bind_address: String = "healthzBindAddress", "address:port" {
+            flag: "healthz-bind-address" "ADDRESS:PORT" Serving,
+            set: |documents, text| set_socket(&mut documents.kube_proxy.healthz_bind_address, text),
+        }
+        /// Name of this node, as EndpointSlices have it in nodeName. Empty: the host's name
+        hostname_override: String = "hostnameOverride", "string" {
+            flag: "hostname-override" "NAME" Node with_config,
+            set: |documents, text| {
+                set_unless_empty(&mut documents.kube_proxy.hostname_override, text)
+            },
+        }
+        iptables: Iptables = "iptables";
+        ipvs: Ipvs = "ipvs";
+        /// Must be KubeProxyConfiguration
+        kind: String = "kind", "string" { default: KIND, }
+        logging: Logging = "logging";
+        /// Address and port of the metrics server (/metrics)
+        metrics_bind_address: String = "metricsBindAddress", "address:port" {
+            flag: "metrics-bind-address" "ADDRESS:PORT" Serving,
+            set: |documents, text| set_socket(&mut documents.kube_proxy.metrics_bind_address, text),
+        }
+        /// Mode of the proxy: {words}. Empty: ipvs. nftables and kernelspace are refused
+        mode: Parsed<ProxyMode> = "mode", "string" { flag: "proxy-mode" "MODE" Balancing, }
+        nftables: Nftables = "nftables";
+        /// Networks whose addresses on this node serve node ports. Instead of a network: primary
+        /// (the first address of each family in the Node object), localhost (127.0.0.1 and ::1, as
+        /// with localhostNodePorts), all. Empty or all: every address but loopback
+        node_port_addresses: Vec<String> = "nodePortAddresses" (serialize_with = "null_if_empty"),
+            "list of networks, primary, localhost, all" {
+            flag: "nodeport-addresses" "CIDR,..." Balancing,
+        }
+        /// OOM score adjustment of this process, -1000 to 1000
+        oom_score_adj: Option<i32> = "oomScoreAdj", "number, -1000 to 1000" {
+            default: -999, flag: "oom-score-adj" "NUMBER" Node,
+        }
+        /// Ports of the node on which the relay listens, two at most for each Service port:
+        /// 40000-40999, 40000+999 or one port, outside of the range of node ports. Empty: the
+        /// kernel chooses them
+        port_range: String = "portRange", "string" {
+            in: [Userspace], flag: "proxy-port-range" "RANGE" Balancing,
+        }
+        show_hidden_metrics_for_version: String = "showHiddenMetricsForVersion", "string" {
+            unused: "there are no hidden metrics",
+            flag: "show-hidden-metrics-for-version" "VERSION" Serving,
+        }
+        windows_run_as_service: bool = "windowsRunAsService" (skip_serializing_if = "is_false"),
+            "bool" {
+            unused: WINDOWS,
+        }
+        winkernel: Winkernel = "winkernel";
+    }
+}
+
+settings! {
+    /// `clientConnection`: how to talk to the API server.
+    pub struct ClientConnection in (kube_proxy.client_connection) at "clientConnection." {
+        accept_content_types: String = "acceptContentTypes", "string" { unused: JSON, }
+        /// Largest burst of requests to the API server
+        burst: i32 = "burst", "number" { default: 10, flag: "kube-api-burst" "NUMBER" ApiServer, }
+        content_type: String = "contentType", "string" {
+            unused: JSON, default: CONTENT_TYPE, flag: "kube-api-content-type" "TYPE" ApiServer,
+        }
+        /// Kubeconfig file for the API server. Empty, and without --master: the service account of
+        /// the pod
+        kubeconfig: String = "kubeconfig", "file" { flag: "kubeconfig" "FILE" ApiServer, }
+        /// Requests per second to the API server on average; negative: no limit
+        qps: f32 = "qps" (serialize_with = "whole_if_whole"), "number" {
+            default: 5.0_f32, flag: "kube-api-qps" "NUMBER" ApiServer,
+        }
+    }
+}
+
+settings! {
+    /// `conntrack`: the kernel's connection tracking.
+    pub struct Conntrack in (kube_proxy.conntrack) at "conntrack." {
+        /// Raises nf_conntrack_max to this number times the online processors, or to conntrack.min
+        /// if that is more; to 1048576 if the product is larger than that, whatever conntrack.min
+        /// is; 0 leaves nf_conntrack_max unchanged
+        max_per_core: Option<i32> = "maxPerCore", "number" {
+            default: 32 * 1_024, flag: "conntrack-max-per-core" "NUMBER" Conntrack,
+        }
+        /// Lowest nf_conntrack_max that conntrack.maxPerCore sets, unless its product is above
+        /// 1048576; no effect if conntrack.maxPerCore is 0
+        min: Option<i32> = "min", "number" {
+            default: 128 * 1_024, flag: "conntrack-min" "NUMBER" Conntrack,
+        }
+        /// Sets nf_conntrack_tcp_be_liberal to 1: TCP packets outside of the window count as valid;
+        /// false leaves it unchanged
+        tcp_be_liberal: bool = "tcpBeLiberal", "bool" {
+            flag: "conntrack-tcp-be-liberal" "BOOL" Conntrack,
+        }
+        /// Sets nf_conntrack_tcp_timeout_close_wait, the timeout of TCP connections in CLOSE_WAIT;
+        /// 0s leaves it unchanged
+        tcp_close_wait_timeout: Option<GoDuration> = "tcpCloseWaitTimeout", "duration" {
+            default: GoDuration::from_secs(3_600),
+            flag: "conntrack-tcp-timeout-close-wait" "DURATION" Conntrack,
+        }
+        /// Sets nf_conntrack_tcp_timeout_established, the timeout of idle TCP connections; 0s
+        /// leaves it unchanged
+        tcp_established_timeout: Option<GoDuration> = "tcpEstablishedTimeout", "duration" {
+            default: GoDuration::from_secs(24 * 3_600),
+            flag: "conntrack-tcp-timeout-established" "DURATION" Conntrack,
+        }
+        /// Sets nf_conntrack_udp_timeout_stream, the timeout of UDP flows with answers; 0s leaves
+        /// it unchanged
+        udp_stream_timeout: GoDuration = "udpStreamTimeout", "duration" {
+            flag: "conntrack-udp-timeout-stream" "DURATION" Conntrack,
+        }
+        /// Sets nf_conntrack_udp_timeout, the timeout of UDP flows without an answer; 0s leaves it
+        /// unchanged
+        udp_timeout: GoDuration = "udpTimeout", "duration" {
+            flag: "conntrack-udp-timeout" "DURATION" Conntrack,
+        }
+    }
+}
+
+settings! {
+    /// `detectLocal`: what belongs to `detectLocalMode`.
+    pub struct DetectLocal in (kube_proxy.detect_local) at "detectLocal." {
+        /// Bridge of this node's pods, for detectLocalMode BridgeInterface
+        bridge_interface: String = "bridgeInterface", "string" {
+            flag: "pod-bridge-interface" "INTERFACE" Masquerading,
+        }
+        /// Prefix of the names of this node's pod interfaces, for detectLocalMode
+        /// InterfaceNamePrefix
+        interface_name_prefix: String = "interfaceNamePrefix", "string" {
+            flag: "pod-interface-name-prefix" "PREFIX" Masquerading,
+        }
+    }
+}
+
+settings! {
+    /// `iptables`: of that mode, and what other modes have from it.
+    pub struct Iptables in (kube_proxy.iptables) at "iptables." {
+        /// Serves IPv4 node ports on loopback addresses too, if nodePortAddresses include 127.0.0.0
+        /// or a network of loopback addresses (an empty list does): sets
+        /// net.ipv4.conf.all.route_localnet to 1. In mode ipvs, set localhostNodePorts of
+        /// KubeIpvsConfiguration
+        localhost_node_ports: Option<bool> = "localhostNodePorts", "bool" {
+            in: [Iptables], default: true, flag: "iptables-localhost-nodeports" "BOOL" Masquerading,
+        }
+        /// Masquerades all traffic to cluster addresses
+        masquerade_all: bool = "masqueradeAll", "bool" {
+            flag: "masquerade-all" "BOOL" Masquerading,
+        }
+        /// Bit of the packet mark that requests masquerading, 0 to 31
+        masquerade_bit: Option<i32> = "masqueradeBit", "number, 0 to 31" {
+            default: 14, flag: "iptables-masquerade-bit" "BIT" Masquerading,
+        }
+        /// Minimum time between two writes; changes that arrive in between go together
+        min_sync_period: GoDuration = "minSyncPeriod", "duration" {
+            in: [Iptables, Userspace], default: MIN_SYNC_PERIOD,
+            flag: "iptables-min-sync-period" "DURATION" Balancing,
+        }
+        /// Half of the time that a change may wait to be written before /healthz fails. No rules
+        /// are written periodically: changes by other programs are mostly noticed within a second
+        sync_period: GoDuration = "syncPeriod", "duration" {
+            in: [Iptables, Userspace], default: SYNC_PERIOD,
+            flag: "iptables-sync-period" "DURATION" Balancing,
+        }
+    }
+}
+
+settings! {
+    /// `ipvs`: of our mode.
+    pub struct Ipvs in (kube_proxy.ipvs) at "ipvs." {
+        /// Networks of other programs: virtual servers, addresses and set entries inside them that
+        /// no Service asks for are not removed, in mode ipvs and after a switch from it
+        exclude_cidrs: Vec<String> = "excludeCIDRs" (serialize_with = "null_if_empty"),
+            "list of networks" {
+            flag: "ipvs-exclude-cidrs" "CIDR,..." Balancing,
+        }
+        /// Minimum time between two writes; changes that arrive in between go together
+        min_sync_period: GoDuration = "minSyncPeriod", "duration" {
+            in: [Ipvs], flag: "ipvs-min-sync-period" "DURATION" Balancing,
+        }
+        /// Scheduler of the virtual servers: rr, wrr, lc, wlc, sh, dh, sed, nq, mh or another one
+        /// of the kernel. Empty: rr
+        scheduler: String = "scheduler", "string" {
+            in: [Ipvs], flag: "ipvs-scheduler" "NAME" Balancing,
+        }
+        /// Sets arp_ignore to 1 and arp_announce to 2: ARP requests are answered only on the
+        /// interface that has the address, and none for Service addresses
+        strict_arp: bool = "strictARP", "bool" {
+            in: [Ipvs], flag: "ipvs-strict-arp" "BOOL" Balancing,
+        }
+        /// Period of the audit, which compares all kernel state with the desired state, a part at a
+        /// time; longer where the audit would take more than one part in 125 of the time.
+        /// Independent of it, flushes and deletions are mostly noticed within a second
+        sync_period: GoDuration = "syncPeriod", "duration" {
+            in: [Ipvs], default: SYNC_PERIOD, flag: "ipvs-sync-period" "DURATION" Balancing,
+        }
+        /// IPVS timeout of TCP connections after a FIN; 0s leaves the kernel's value
+        tcp_fin_timeout: GoDuration = "tcpFinTimeout", "duration" {
+            in: [Ipvs], flag: "ipvs-tcpfin-timeout" "DURATION" Balancing,
+        }
+        /// IPVS timeout of idle TCP connections; 0s leaves the kernel's value
+        tcp_timeout: GoDuration = "tcpTimeout", "duration" {
+            in: [Ipvs], flag: "ipvs-tcp-timeout" "DURATION" Balancing,
+        }
+        /// IPVS timeout of idle UDP flows; 0s leaves the kernel's value
+        udp_timeout: GoDuration = "udpTimeout", "duration" {
+            in: [Ipvs], flag: "ipvs-udp-timeout" "DURATION" Balancing,
+        }
+    }
+}
+
+settings! {
+    /// `logging`.
+    pub struct Logging in (kube_proxy.logging) at "logging." {
+        flush_frequency: FlushFrequency = "flushFrequency", "duration, or nanoseconds" {
+            unused: UNBUFFERED, default: FlushFrequency::Text(GoDuration::from_secs(5)),
+            flag: "log-flush-frequency" "DURATION" Logging with_config,
+        }
+        /// Format of the log: {words}
+        format: Parsed<LogFormat> = "format" (skip_serializing_if = "is_unset"), "string" {
+            default: LogFormat::Text, flag: "logging-format" "FORMAT" Logging with_config,
+        }
+        options: FormatOptions = "options";
+        /// Verbosity of the log, as kube-proxy counts it: from 4 on every kernel change is logged.
+        /// The environment variable RUST_LOG overrides it
+        verbosity: u32 = "verbosity", "number" { flag: "v" "LEVEL" Logging with_config, }
+        vmodule: Vec<VmoduleItem> = "vmodule" (skip_serializing_if = "Vec::is_empty");
+    }
+}
+
+/// `logging.flushFrequency`: a duration, or a number of nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FlushFrequency {
+    /// As nanoseconds, which is what the zero value is written as.
+    Nanoseconds(i64),
+    /// As text.
+    Text(GoDuration),
+}
+
+settings! {
+    /// `logging.options`.
+    pub struct FormatOptions in (kube_proxy.logging.options) at "logging.options." {
+        json: JsonOptions = "json";
+        text: TextOptions = "text";
+    }
+}
+
+settings! {
+    /// `logging.options.json`.
+    pub struct JsonOptions in (kube_proxy.logging.options.json) at "logging.options.json." {
+        info_buffer_size: Quantity = "infoBufferSize", "size" {
+            unused: UNBUFFERED, flag: "log-json-info-buffer-size" "SIZE" Logging with_config,
+        }
+        split_stream: bool = "splitStream" (skip_serializing_if = "is_false"), "bool" {
+            unused: STANDARD_ERROR, flag: "log-json-split-stream" "BOOL" Logging with_config,
+        }
+    }
+}
+
+settings! {
+    /// `logging.options.text`.
+    pub struct TextOptions in (kube_proxy.logging.options.text) at "logging.options.text." {
+        info_buffer_size: Quantity = "infoBufferSize", "size" {
+            unused: UNBUFFERED, flag: "log-text-info-buffer-size" "SIZE" Logging with_config,
+        }
+        split_stream: bool = "splitStream" (skip_serializing_if = "is_false"), "bool" {
+            unused: STANDARD_ERROR, flag: "log-text-split-stream" "BOOL" Logging with_config,
+        }
+    }
+}
+
+settings! {
+    /// An item of `logging.vmodule`.
+    pub struct VmoduleItem in (kube_proxy) at "logging.vmodule[]." {
+        file_pattern: String = "filePattern", "string" {
+            unused: "it names source files of kube-proxy",
+            flag: "vmodule" "PATTERN=LEVEL,..." Logging with_config repeated,
+            set: |documents, text| add_vmodule(&mut documents.kube_proxy.logging.vmodule, text),
+        }
+        verbosity: u32 = "verbosity", "number" { unused: "it is about source files of kube-proxy", }
+    }
+}
+
+settings! {
+    /// `nftables`: of that mode.
+    pub struct Nftables in (kube_proxy.nftables) at "nftables." {
+        masquerade_all: bool = "masqueradeAll", "bool" { unused: NFTABLES, }
+        masquerade_bit: Option<i32> = "masqueradeBit", "number" { unused: NFTABLES, default: 14, }
+        min_sync_period: GoDuration = "minSyncPeriod", "duration" {
+            unused: NFTABLES, default: MIN_SYNC_PERIOD,
+        }
+        sync_period: GoDuration = "syncPeriod", "duration" {
+            unused: NFTABLES, default: SYNC_PERIOD,
+        }
+    }
+}
+
+settings! {
+    /// `winkernel`: of Windows.
+    pub struct Winkernel in (kube_proxy.winkernel) at "winkernel." {
+        enable_dsr: bool = "enableDSR", "bool" { unused: WINDOWS, }
+        forward_health_check_vip: bool = "forwardHealthCheckVip", "bool" { unused: WINDOWS, }
+        network_name: String = "networkName", "string" { unused: WINDOWS, }
+        root_hns_endpoint_name: String = "rootHnsEndpointName", "string" { unused: WINDOWS, }
+        source_vip: String = "sourceVip", "string" { unused: WINDOWS, }
+    }
+}
+
+impl FlushFrequency {
+    /// Returns the frequency as a duration.
+    #[must_use]
+    pub fn duration(self) -> GoDuration {
+        match self {
+            Self::Nanoseconds(nanoseconds) => GoDuration::from_nanos(nanoseconds),
+            Self::Text(duration) => duration,
+        }
+    }
+}
+
+impl Field for FlushFrequency {
+    fn is_unset(&self) -> bool {
+        self.duration() == GoDuration::ZERO
+    }
+
+    fn set(&mut self, text: &str) -> Result<(), String> {
+        let duration = text.parse().map_err(|problem: InvalidDuration| problem.to_string())?;
+        *self = Self::Text(duration);
+        Ok(())
+    }
+}
+
+impl Default for FlushFrequency {
+    fn default() -> Self {
+        Self::Nanoseconds(0)
+    }
+}
+
+impl Serialize for FlushFrequency {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Nanoseconds(nanoseconds) => serializer.serialize_i64(*nanoseconds),
+            Self::Text(duration) => duration.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for FlushFrequency {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+
+        impl serde::de::Visitor<'_> for Visitor {
+            type Value = FlushFrequency;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a duration such as 5s, or a number of nanoseconds")
+            }
+
+            fn visit_i64<E: serde::de::Error>(self, value: i64) -> Result<FlushFrequency, E> {
+                Ok(FlushFrequency::Nanoseconds(value))
+            }
+
+            fn visit_u64<E: serde::de::Error>(self, value: u64) -> Result<FlushFrequency, E> {
+                i64::try_from(value).map(FlushFrequency::Nanoseconds).map_err(E::custom)
+            }
+
+            fn visit_str<E: serde::de::Error>(self, value: &str) -> Result<FlushFrequency, E> {
+                value.parse().map(FlushFrequency::Text).map_err(E::custom)
+            }
+        }
+
+        deserializer.deserialize_any(Visitor)
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands out a reference")]
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+fn is_unset<T>(text: &Parsed<T>) -> bool {
+    matches!(text, Parsed::Unset)
+}
+
+/// Go writes an unset slice as null.
+fn null_if_empty<S: Serializer>(list: &[String], serializer: S) -> Result<S::Ok, S::Error> {
+    if list.is_empty() { serializer.serialize_none() } else { list.serialize(serializer) }
+}
+
+/// Go writes a whole number without a point.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands out a reference")]
+fn whole_if_whole<S: Serializer>(value: &f32, serializer: S) -> Result<S::Ok, S::Error> {
+    #[expect(clippy::cast_possible_truncation, reason = "compared with the original")]
+    let whole = *value as i64;
+    #[expect(clippy::cast_precision_loss, reason = "compared with the original")]
+    if whole as f32 == *value {
+        serializer.serialize_i64(whole)
+    } else {
+        // The shortest text that is this value, which as a f64 is another number.
+        let text = value.to_string();
+        serializer.serialize_f64(text.parse().unwrap_or_else(|_| f64::from(*value)))
+    }
+}

@@ -1,0 +1,277 @@
+//! The configuration: kube-proxy's, to the letter, and a little of our own.
+//!
+//! ```text
+//!   flags ──────────────┐
+//!                       ├─▶ document ──▶ validated ──▶ Configuration
+//!   file ──▶ defaults ──┘
+//! ```
+//!
+//! A file replaces the flags, but for those that count beside it. What holds in the end is one
+//! document again, which can be written and served, and from which the program's parts get what
+//! they need ([`Configuration`]).
+
+mod api_client;
+pub mod arguments;
+pub mod cli;
+mod conntrack;
+pub mod defaults;
+pub mod document;
+pub mod flags;
+pub mod gates;
+pub mod kube_ipvs;
+pub mod mode;
+pub mod read;
+pub mod reference;
+mod resolved;
+mod service_routes;
+pub mod settings;
+pub mod text;
+mod tree;
+pub mod validate;
+pub mod warnings;
+pub mod watch;
+pub mod words;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use plan::mode::Mode;
+
+pub use api_client::CONTROLLER;
+pub use arguments::Arguments;
+pub use conntrack::Conntrack;
+use document::KubeProxyConfiguration;
+use kube_ipvs::KubeIpvsConfiguration;
+use mode::{ModeChoice, ProxyMode};
+use read::Documents;
+pub use resolved::{ApiServer, Configuration, IpvsTimeouts, LogFormat, Logging, Served};
+pub use service_routes::ServiceRoutes;
+use text::Parsed;
+use validate::Violation;
+
+/// Action that the program carries out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Balance, until it is told to end.
+    Run,
+    /// Do what needs all privileges, and end.
+    InitOnly,
+    /// Remove what is in the kernel, and end.
+    Cleanup,
+    /// Remove what kube-proxy's mode ipvs does not know, leave the rest serving, and end.
+    HandOver,
+    /// Write the configuration to this file, and end.
+    WriteConfig(PathBuf),
+}
+
+/// The file that the configuration was read from, as it was then.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigurationFile {
+    /// Path of the file.
+    pub path: PathBuf,
+    /// All of it.
+    pub content: Vec<u8>,
+}
+
+/// Reason for which there is no configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigurationError {
+    /// It could not be put together.
+    #[error("failed complete: {0}")]
+    Complete(String),
+    /// It cannot be so.
+    #[error("failed validate: {}{}", listed(.violations), noted(.notes))]
+    Validate {
+        /// Reasons.
+        violations: Vec<Violation>,
+        /// Notes on settings that have no effect, which may be the reason.
+        notes: Vec<String>,
+    },
+}
+
+/// The largest file that is read.
+const MAX_FILE_BYTES: u64 = 4 << 20;
+
+impl Configuration {
+    /// Puts together what files and flags say.
+    ///
+    /// # Errors
+    /// When a file cannot be read, or what it says together with the flags cannot be: all of it at
+    /// once.
+    pub fn load(arguments: &Arguments) -> Result<Self, ConfigurationError> {
+        let file = arguments.file().map(|path| ConfigurationFile::read(Path::new(path)));
+        let file = file.transpose().map_err(ConfigurationError::Complete)?;
+        Self::assemble(arguments, file, None)
+    }
+
+    /// Puts the same together for another mode, which has no fallback. The file is not read again.
+    ///
+    /// # Errors
+    /// When settings of that mode cannot be as they are.
+    pub fn for_mode(&self, arguments: &Arguments, mode: Mode) -> Result<Self, ConfigurationError> {
+        Self::assemble(arguments, self.file.clone(), Some(mode))
+    }
+
+    /// True if the running program can take on the `new` configuration: if the mode changes, or its
+    /// fallback. Everything that serves is then made anew. Only the log is not.
+    #[must_use]
+    pub fn can_become(&self, new: &Self) -> bool {
+        let changes_mode = self.configured_mode != new.configured_mode || self.modes != new.modes;
+        changes_mode && self.logging == new.logging
+    }
+
+    fn assemble(
+        arguments: &Arguments,
+        file: Option<ConfigurationFile>,
+        chosen: Option<Mode>,
+    ) -> Result<Self, ConfigurationError> {
+        let complete = |problem: String| ConfigurationError::Complete(problem);
+        let mut notes = flags::notes(arguments);
+        let mut documents = match &file {
+            Some(file) => {
+                let documents = file.documents().map_err(complete)?;
+                let path = file.path.display();
+                notes.extend(documents.notes.iter().map(|note| format!("{path}: {note}")));
+                Documents { kube_proxy: documents.kube_proxy.with_defaults(), ..documents }
+            }
+            None => Documents { kube_proxy: flags::without_file(), ..Documents::default() },
+        };
+        flags::set(arguments, &mut documents).map_err(complete)?;
+        let Documents { kube_proxy: mut document, mut own, .. } = documents;
+        let mut configured_mode = document.mode.clone();
+        configured_mode.or_default();
+        if let Some(mode) = chosen {
+            document.mode = ProxyMode::Of(mode).into();
+            own.fallback = Parsed::Unset;
+        }
+        if let Some(name) = arguments.value("hostname-override").filter(|name| !name.is_empty()) {
+            let name = name.trim().to_lowercase();
+            if name.is_empty() {
+                return Err(complete("empty hostname-override is invalid".to_owned()));
+            }
+            document.hostname_override = name;
+        }
+        let action = Action::of(arguments);
+        notes.extend(mode::notes(arguments, &document, &own.clone().with_defaults()));
+        let used: Vec<_> = validate::used(&document).chain(validate::routed(&own)).collect();
+        let yielded = own.yield_short_circuits(&used);
+        let own = own.with_defaults();
+        if ModeChoice::new(&document, &own).may_become(Mode::Ipvs) {
+            notes.extend(yielded);
+        }
+        let cidrs = cluster_cidrs(arguments, &document);
+        let mut violations =
+            validate::validate(&document, &ModeChoice::new(&document, &own), &cidrs);
+        if action == Action::Cleanup {
+            // What other modes have left is removed whatever the mode.
+            violations.retain(|violation| !violation.is_about_another_mode());
+        }
+        violations.extend(validate::validate_own(&own, &document));
+        if !violations.is_empty() {
+            return Err(ConfigurationError::Validate { violations, notes });
+        }
+        if !document.logging.vmodule.is_empty()
+            && let Some(why) =
+                reference::of_flag("vmodule").and_then(|(s, _)| s.effect.none_because())
+        {
+            notes.push(format!("logging.vmodule has no effect: {why}"));
+        }
+        let document = in_force(document, &own);
+        let configured_mode = configured_mode.to_string();
+        resolved::Merged { configured_mode, document, own, file, notes, action }
+            .resolve(arguments)
+            .map_err(ConfigurationError::Complete)
+    }
+
+    /// The configuration in force as text, which is a file that says the same.
+    pub fn to_yaml(&self) -> Result<String, serde_saphyr::SerializeError> {
+        let kube_proxy = serde_saphyr::to_string(&self.document)?;
+        let own = serde_saphyr::to_string(&self.own)?;
+        Ok(format!("{}\n---\n{}\n", kube_proxy.trim_end(), own.trim_end()))
+    }
+
+    /// Returns the answer of `/configz`.
+    pub fn to_configz(&self) -> serde_json::Result<serde_json::Value> {
+        let mut all = serde_json::Map::new();
+        let (group, _) = document::API_VERSION.split_once('/').unwrap_or_default();
+        all.insert(group.to_owned(), serde_json::to_value(&self.document)?);
+        let (group, _) = kube_ipvs::API_VERSION.split_once('/').unwrap_or_default();
+        all.insert(group.to_owned(), serde_json::to_value(&self.own)?);
+        Ok(serde_json::Value::Object(all))
+    }
+}
+
+impl ConfigurationFile {
+    fn read(path: &Path) -> Result<Self, String> {
+        let length = std::fs::metadata(path).map_err(|error| unread(path, error))?.len();
+        if length > MAX_FILE_BYTES {
+            return Err(unread(
+                path,
+                format!("it has {length} bytes, and {MAX_FILE_BYTES} at most are read"),
+            ));
+        }
+        let content = std::fs::read(path).map_err(|error| unread(path, error))?;
+        Ok(Self { path: path.to_owned(), content })
+    }
+
+    fn documents(&self) -> Result<Documents, String> {
+        let text = std::str::from_utf8(&self.content).map_err(|error| unread(&self.path, error))?;
+        read::read(text).map_err(|error| unread(&self.path, error))
+    }
+}
+
+fn unread(path: &Path, why: impl fmt::Display) -> String {
+    format!("read the configuration file {}: {why}", path.display())
+}
+
+impl Action {
+    fn of(arguments: &Arguments) -> Self {
+        match arguments.write_config_to.as_deref() {
+            Some(path) if !path.is_empty() => Self::WriteConfig(path.into()),
+            _ if arguments.cleanup == Some(true) => Self::Cleanup,
+            _ if arguments.hand_over == Some(true) => Self::HandOver,
+            _ if arguments.init_only == Some(true) => Self::InitOnly,
+            _ => Self::Run,
+        }
+    }
+}
+
+/// The known name that is nearest to another one, if one is near enough to be meant.
+fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let lower = name.to_lowercase();
+    let most = 1 + name.len() / 4;
+    known
+        .map(|known| (strsim::damerau_levenshtein(&lower, &known.to_lowercase()), known))
+        .filter(|(distance, _)| *distance <= most)
+        .min()
+        .map(|(_, known)| known)
+}
+
+/// An empty field lists nothing; an empty flag is a list with an empty network, which kube-proxy
+/// refuses.
+fn cluster_cidrs(arguments: &Arguments, document: &KubeProxyConfiguration) -> Vec<String> {
+    let flag_is_given = arguments.file().is_none() && arguments.values("cluster-cidr").is_some();
+    if document.cluster_cidr.is_empty() && !flag_is_given {
+        return Vec::new();
+    }
+    document.cluster_cidr.split(',').map(str::to_owned).collect()
+}
+
+/// With the modes chosen, and nothing left of those that were not: so kube-proxy writes it.
+fn in_force(
+    mut document: KubeProxyConfiguration,
+    own: &KubeIpvsConfiguration,
+) -> KubeProxyConfiguration {
+    mode::keep_periods_of(&ModeChoice::new(&document, own), &mut document);
+    document.mode.or_default();
+    document.detect_local_mode.or_default();
+    document
+}
+
+fn listed(lines: &[impl fmt::Display]) -> String {
+    lines.iter().map(|line| format!("\n- {line}")).collect()
+}
+
+fn noted(notes: &[String]) -> String {
+    if notes.is_empty() { String::new() } else { format!("\nbesides:{}", listed(notes)) }
+}

@@ -1,0 +1,218 @@
+//! Words of the configuration. Each is declared once, with the value that it stands for and its gloss in
+//! the reference: a value without a word does not compile, and neither does a reader without the value.
+
+use std::fmt;
+
+use plan::mode::Mode;
+use plan::settings::AcceptServiceTraffic;
+
+use super::mode::{self, FallbackMode, OnReturn, ProxyMode};
+use super::resolved::LogFormat;
+use super::text::Text;
+use kernel::estimators::Run;
+use kernel::rules::Variant;
+use serve::listen::Readers;
+use source::FollowNodes;
+
+/// Words, each with its gloss for the reference.
+pub type Words = &'static [(&'static str, &'static str)];
+
+/// ARP replies for Service addresses (`serviceAddressesArp`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ArpReplies {
+    /// As `ipvs.strictARP` says.
+    #[default]
+    Compatible,
+    /// None.
+    Quiet,
+}
+
+/// Criterion by which traffic from this node's own pods is recognised (`detectLocalMode`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DetectLocalMode {
+    /// Networks of all pods.
+    #[default]
+    ClusterCidr,
+    /// Networks of the Node's pods.
+    NodeCidr,
+    /// Bridge.
+    BridgeInterface,
+    /// Beginning of interfaces' names.
+    InterfaceNamePrefix,
+}
+
+/// Declares the words of a type: `Value = "word" ("gloss")`, in the order in which they are listed. `else`
+/// is followed by what says of another text what it must be, if that is not the list.
+macro_rules! words {
+    (
+        $type:ty {
+            $($value:ident $(($inner:path))? = $word:expr $(, ($gloss:literal))?;)+
+        } else $refusal:expr
+    ) => {
+        impl Text for $type {
+            const WORDS: Words = &[$(($word, concat!($($gloss)?))),+];
+
+            fn read(text: &str) -> Result<Self, String> {
+                $(if text == $word {
+                    return Ok(Self::$value $(($inner))?);
+                })+
+                let refusal = $refusal;
+                Err(refusal(text, Self::WORDS))
+            }
+
+            fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self {
+                    $(Self::$value $(($inner))? => $word,)+
+                })
+            }
+        }
+    };
+    ($type:ty { $($words:tt)+ }) => {
+        words! { $type { $($words)+ } else one_of }
+    };
+}
+
+words! {
+    AcceptServiceTraffic {
+        Always = "always", (
+            "let in before the host's own rules, as far as spec.loadBalancerSourceRanges and endpoints \
+             allow; nothing else is"
+        );
+        Never = "never", (
+            "the host's rules decide, as with kube-proxy: a policy of DROP cuts pods and clients off"
+        );
+    }
+}
+
+words! {
+    Option<Readers> {
+        None = "off";
+        Some(Readers::Loopback) = "loopback", (
+            "for clients on the node, such as kubectl port-forward"
+        );
+        Some(Readers::Network) = "network", (
+            "for all that reach metricsBindAddress: nothing is encrypted, and nobody is asked who they \
+             are"
+        );
+    }
+}
+
+words! {
+    Run {
+        Auto = "auto", ("unchanged");
+        On = "on";
+        Off = "off";
+    }
+}
+
+words! {
+    FallbackMode {
+        Iptables = Mode::Iptables.name();
+    } else |_: &str, words: Words| {
+        format!("must be {}, or empty for a node that does not fall back", listed(words, ""))
+    }
+}
+
+words! {
+    OnReturn {
+        Stay = "never", (
+            "a log line and an Event say so, and the node stays in its mode until the next start"
+        );
+        Restart = "restart", ("the program ends, to be started again in mode ipvs");
+        Switch = "switch", ("the running program switches to mode ipvs");
+    }
+}
+
+words! {
+    FollowNodes {
+        Auto = "auto", (
+            "from the first Service with an external or a load balancer's address, or with \
+             externalTrafficPolicy Local, on"
+        );
+        Always = "always";
+        Never = "never";
+    }
+}
+
+words! {
+    Variant {
+        Auto = "auto", ("the one with the cluster's rules");
+        Nft = "nft";
+        Legacy = "legacy";
+    }
+}
+
+words! {
+    ArpReplies {
+        Compatible = "compatible", ("as ipvs.strictARP says");
+        Quiet = "quiet", (
+            "none, while its own addresses are answered for on every interface: Service addresses have \
+             scope host, arp_ignore is 3, arp_announce is 2"
+        );
+    }
+}
+
+words! {
+    ProxyMode {
+        Of(Mode::Iptables) = Mode::Iptables.name();
+        Of(Mode::Ipvs) = Mode::Ipvs.name();
+        Of(Mode::Userspace) = Mode::Userspace.name();
+        Auto = "auto", (
+            "ipvs, and iptables on a host that cannot do ipvs; kube-proxy does not know this word"
+        );
+    } else |text: &str, words: Words| {
+        let refused = mode::REFUSED.iter().find(|(name, _)| *name == text);
+        refused.map_or_else(
+            || format!(
+                "must be {} or blank (blank means the best-available proxy [which is ipvs here])",
+                listed(words, "")
+            ),
+            |(_, why)| (*why).to_owned(),
+        )
+    }
+}
+
+words! {
+    DetectLocalMode {
+        ClusterCidr = "ClusterCIDR";
+        NodeCidr = "NodeCIDR";
+        BridgeInterface = "BridgeInterface";
+        InterfaceNamePrefix = "InterfaceNamePrefix";
+    } else |_: &str, words: Words| {
+        format!("supported values: {}, \"\"", listed(words, "\""))
+    }
+}
+
+words! {
+    LogFormat {
+        Text = "text";
+        Json = "json";
+    }
+}
+
+fn one_of(_: &str, words: Words) -> String {
+    format!("must be one of {}", listed(words, ""))
+}
+
+/// Returns the words, each between `quotes`.
+fn listed(words: Words, quotes: &str) -> String {
+    let words: Vec<String> =
+        words.iter().map(|(word, _)| format!("{quotes}{word}{quotes}")).collect();
+    words.join(", ")
+}
+
+/// Returns the words with their glosses, as the reference has them.
+pub(super) fn described(words: Words) -> String {
+    let described: Vec<String> = words
+        .iter()
+        .map(|(word, gloss)| match *gloss {
+            "" => (*word).to_owned(),
+            gloss => format!("{word} ({gloss})"),
+        })
+        .collect();
+    match described.split_last() {
+        Some((last, [])) => last.clone(),
+        Some((last, others)) => format!("{} or {last}", others.join(", ")),
+        None => String::new(),
+    }
+}

@@ -1,0 +1,243 @@
+//! `kube-ipvs diff`: the kernel against the plan.
+
+use clap::{Args, ValueEnum};
+
+use super::plan::operations_text;
+use super::source::SourceArguments;
+use super::{Session, written};
+use crate::answers::diff::{Diff, DiffLine, DifferenceKind, DifferenceState};
+use crate::answers::takeover::Takeover;
+use crate::offline::Node;
+use crate::outcome::{Failure, Verdict};
+use crate::output::{bad, duration, notable, table};
+use crate::process;
+use config::Configuration;
+use syntax::counted::counted;
+
+/// Compares the kernel with the plan: what is missing, foreign or different, and who asks for it
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+#[command(after_help = "Example: kube-ipvs diff && echo whole\n\n\
+    Prints nothing, and the exit code is 0, if the kernel is as planned; the exit code is 1 if it is \
+    not, and 5 if kube-ipvs knows of all differences: it writes or retries them. What only drains is no difference.\n\n\
+    Without a running kube-ipvs, with the flags that it is started with: kube-ipvs diff -- \
+    --config=/etc/kube-ipvs/config.conf\n\nExample before a takeover, with the configuration of the running kube-proxy: kube-ipvs diff --with kube-proxy")]
+pub struct Arguments {
+    /// Shows endpoints that drain, too: they end by themselves
+    #[arg(short, long)]
+    all: bool,
+    /// Shows what a takeover from this program would change, without a running kube-ipvs
+    #[arg(long, value_enum, value_name = "PROGRAM", conflicts_with = "all")]
+    with: Option<With>,
+    #[command(flatten)]
+    source: SourceArguments,
+}
+
+/// Programs that a node may be taken over from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum With {
+    /// kube-proxy, in any mode, or kube-ipvs itself after an end.
+    KubeProxy,
+}
+
+pub(super) fn run(arguments: &Arguments, session: &mut Session) -> Result<Verdict, Failure> {
+    if let Some(With::KubeProxy) = arguments.with {
+        let configuration = match arguments.source.is_given() {
+            true => arguments.source.configuration()?,
+            false => of_running_proxy()?,
+        };
+        let takeover = Node::read(configuration)?.takeover()?;
+        let verdict = Verdict::from(takeover.whole);
+        written(session.output.show(takeover, takeover_text))?;
+        return Ok(verdict);
+    }
+    let diff: Diff = if arguments.source.is_given() {
+        Node::read(arguments.source.configuration()?)?.diff()?
+    } else {
+        session.client()?.get("/v1/diff", &[])?
+    };
+    let verdict = verdict(&diff);
+    written(session.output.show(diff, |diff| text(diff, arguments.all)))?;
+    Ok(verdict)
+}
+
+/// Returns the configuration of the running kube-proxy, which a takeover would be made with.
+fn of_running_proxy() -> Result<Configuration, Failure> {
+    let running = process::find_named(process::PROC.as_ref(), "kube-proxy");
+    let running = running.map_err(|error| {
+        Failure::Asked(format!(
+            "there is no configuration to compare with: {error}. Name it: kube-ipvs diff --with kube-proxy -- \
+             --config=FILE"
+        ))
+    })?;
+    running.configuration().map_err(|error| Failure::Asked(format!("{error:#}")))
+}
+
+fn verdict(diff: &Diff) -> Verdict {
+    let is_pending_alone = diff.pending > 0 && diff.drifted == 0 && diff.unread.is_empty();
+    if is_pending_alone { Verdict::Pending } else { Verdict::from(diff.whole) }
+}
+
+fn text(diff: &Diff, all: bool) -> String {
+    let shown = |line: &&DiffLine| all || line.state != DifferenceState::Draining;
+    let rows: Vec<[String; 6]> = diff.differences.iter().filter(shown).map(row).collect();
+    let mut text = String::new();
+    for note in &diff.notes {
+        text += &format!("{}: {note}\n", notable("Note"));
+    }
+    if !rows.is_empty() {
+        let headings =
+            ["DIFFERENCE", "OBJECT", "KERNEL HAS", "PLAN WANTS", "ASKED FOR BY", "STATE"];
+        text += &table(&headings, rows);
+    }
+    if diff.omitted > 0 {
+        text += &format!("and {}\n", counted(diff.omitted, "more difference"));
+    }
+    if diff.pending > 0 {
+        let pending = counted(diff.pending, "difference");
+        let drift = counted(diff.drifted, "difference");
+        text += &format!("pending, written or retried by kube-ipvs: {pending}; drift: {drift}\n");
+    }
+    for unread in &diff.unread {
+        text += &format!("{}: {unread}\n", bad("not compared"));
+    }
+    if diff.more_unread > 0 {
+        let objects = counted(diff.more_unread, "more object");
+        text += &format!("{}: {objects}\n", bad("not compared"));
+    }
+    if diff.waiting > 0 && !text.is_empty() {
+        let (services, verb) =
+            (counted(diff.waiting, "Service"), if diff.waiting == 1 { "waits" } else { "wait" });
+        text += &format!("{services} {verb} to be planned; the plan is without them\n");
+    }
+    text
+}
+
+fn takeover_text(takeover: &Takeover) -> String {
+    let mut text = String::new();
+    for note in &takeover.notes {
+        text += &format!("{}: {note}\n", notable("Note"));
+    }
+    if !takeover.operations.is_empty() {
+        text += &operations_text(&takeover.operations, takeover.omitted);
+    }
+    text
+}
+
+fn row(line: &DiffLine) -> [String; 6] {
+    let kind = match line.kind {
+        DifferenceKind::Missing => "missing",
+        DifferenceKind::Different => "different",
+        DifferenceKind::Foreign => "foreign",
+    };
+    let state = match line.state {
+        DifferenceState::Drift => bad("drift"),
+        DifferenceState::Writing => notable("being written"),
+        DifferenceState::AtStart => notable("until kube-ipvs starts"),
+        DifferenceState::Pending => {
+            let reason = line.reason.as_deref().unwrap_or_default();
+            notable(match line.attempts {
+                Some(attempts) if attempts > 0 => {
+                    format!("pending after {attempts} attempts: {reason}")
+                }
+                _ => format!("pending: {reason}"),
+            })
+        }
+        DifferenceState::Draining => {
+            let seconds = line.seconds.unwrap_or_default();
+            #[expect(clippy::cast_precision_loss, reason = "for people")]
+            let left = duration(seconds as f64);
+            format!("draining, {left} left")
+        }
+    };
+    let or_nothing = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
+    let services = match line.services.join(",") {
+        none if none.is_empty() => "-".to_owned(),
+        names => names,
+    };
+    let (found, desired) = (or_nothing(&line.found), or_nothing(&line.desired));
+    [kind.to_owned(), line.object.clone(), found, desired, services, state]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(kind: DifferenceKind, state: DifferenceState) -> DiffLine {
+        DiffLine {
+            kind,
+            object: "virtual server TCP 10.96.0.10:80".to_owned(),
+            found: None,
+            desired: Some("rr".to_owned()),
+            services: vec!["default/web".to_owned()],
+            operation: "create virtual server TCP 10.96.0.10:80 rr".to_owned(),
+            state,
+            reason: (state == DifferenceState::Pending).then(|| "no memory".to_owned()),
+            attempts: (state == DifferenceState::Pending).then_some(3),
+            seconds: (state == DifferenceState::Draining).then_some(70),
+        }
+    }
+
+    fn plain(diff: &Diff, all: bool) -> String {
+        anstream::adapter::strip_str(&text(diff, all)).to_string()
+    }
+
+    #[test]
+    fn a_whole_kernel_is_no_words_and_what_drains_is_shown_on_request() {
+        let mut diff = Diff {
+            mode: "ipvs".to_owned(),
+            whole: true,
+            drifted: 0,
+            pending: 0,
+            differences: Vec::new(),
+            omitted: 0,
+            waiting: 2,
+            unread: Vec::new(),
+            more_unread: 0,
+            notes: Vec::new(),
+        };
+        assert_eq!(plain(&diff, true), "");
+        diff.differences.push(line(DifferenceKind::Foreign, DifferenceState::Draining));
+        assert_eq!(plain(&diff, false), "");
+        assert!(plain(&diff, true).contains("draining, 70s left"), "{}", plain(&diff, true));
+    }
+
+    #[test]
+    fn a_difference_is_a_line_with_what_becomes_of_it() {
+        let mut diff = Diff {
+            mode: "ipvs".to_owned(),
+            whole: false,
+            drifted: 1,
+            pending: 1,
+            differences: vec![
+                line(DifferenceKind::Missing, DifferenceState::Drift),
+                line(DifferenceKind::Missing, DifferenceState::Pending),
+            ],
+            omitted: 4,
+            waiting: 2,
+            unread: vec!["cannot read virtual server TCP 10.96.0.1:443: no".to_owned()],
+            more_unread: 41,
+            notes: Vec::new(),
+        };
+        assert_eq!(
+            plain(&diff, false),
+            "DIFFERENCE   OBJECT                             KERNEL HAS   PLAN WANTS   ASKED FOR BY   STATE\n\
+             missing      virtual server TCP 10.96.0.10:80   -            rr           default/web    drift\n\
+             missing      virtual server TCP 10.96.0.10:80   -            rr           default/web    \
+             pending after 3 attempts: no memory\n\
+             and 4 more differences\n\
+             pending, written or retried by kube-ipvs: 1 difference; drift: 1 difference\n\
+             not compared: cannot read virtual server TCP 10.96.0.1:443: no\n\
+             not compared: 41 more objects\n\
+             2 Services wait to be planned; the plan is without them\n"
+        );
+        let json = serde_json::to_value(&diff.differences[1]).unwrap();
+        assert_eq!(json["state"], "pending");
+        assert_eq!(json["kind"], "missing");
+        assert_eq!(serde_json::from_value::<DiffLine>(json).unwrap(), diff.differences[1]);
+        assert_eq!(verdict(&diff), Verdict::No);
+        (diff.drifted, diff.pending) = (0, 2);
+        assert_eq!(verdict(&diff), Verdict::No, "something is unread");
+        diff.unread.clear();
+        assert_eq!(verdict(&diff), Verdict::Pending);
+    }
+}

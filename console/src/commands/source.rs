@@ -1,0 +1,56 @@
+//! Flags of a program that does not run: where Services come from, and how they would be served.
+
+use clap::Args;
+
+use crate::outcome::Failure;
+use config::Configuration;
+
+/// Flags that kube-ipvs would be started with.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct SourceArguments {
+    /// Flags that kube-ipvs would be started with, such as --config, --kubeconfig or --manifests: no
+    /// running program is asked
+    #[arg(last = true, value_name = "FLAGS OF KUBE-IPVS")]
+    flags: Vec<String>,
+}
+
+impl SourceArguments {
+    /// True if there are flags.
+    pub(super) fn is_given(&self) -> bool {
+        !self.flags.is_empty()
+    }
+
+    /// Returns the configuration that they lead to.
+    pub(super) fn configuration(&self) -> Result<Configuration, Failure> {
+        let words = ["kube-ipvs"].into_iter().chain(self.flags.iter().map(String::as_str));
+        let arguments = config::cli::parse(words.map(Into::into));
+        let arguments = arguments.map_err(|answer| Failure::Asked(answer.text().to_owned()))?;
+        Configuration::load(&arguments).map_err(|error| Failure::Asked(error.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn configuration(flags: &[&str]) -> Result<Configuration, Failure> {
+        SourceArguments { flags: flags.iter().map(|it| (*it).to_owned()).collect() }.configuration()
+    }
+
+    #[test]
+    fn flags_mean_what_they_mean_to_the_program() {
+        let configuration =
+            configuration(&["--manifests=/etc/services", "--hostname-override=node-7"]).unwrap();
+        assert_eq!(configuration.manifests.as_deref(), Some("/etc/services".as_ref()));
+        assert_eq!(&*configuration.settings.node_name, "node-7");
+    }
+
+    #[test]
+    fn a_wrong_flag_is_a_mistake_in_what_was_asked() {
+        let failure = configuration(&["--manifest=/etc/services"]).unwrap_err();
+        assert!(
+            matches!(&failure, Failure::Asked(text) if text.contains("--manifest")),
+            "{failure}"
+        );
+    }
+}

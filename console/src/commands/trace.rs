@@ -1,0 +1,397 @@
+//! `kube-ipvs trace`: a packet's way through this node, without sending it.
+
+use std::net::{IpAddr, SocketAddr};
+
+use clap::Args;
+
+use super::connections::{HEADINGS, connection_rows};
+use super::{Session, written};
+use crate::answers::trace::{Choice, End, Trace, TracedStep, TracedWay};
+use crate::outcome::{Failure, Verdict};
+use crate::output::{aligned, bad, good, heading, notable, table};
+
+/// Most endpoints of a way that are listed.
+const MOST_ENDPOINTS: usize = 20;
+
+/// Shows a packet's way through this node, hook by hook, without sending it
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+#[command(after_help = "Examples:\n  \
+    kube-ipvs trace outside 203.0.113.10:80\n  \
+    kube-ipvs trace 10.244.1.12 10.96.0.10:53/udp --live\n  \
+    kube-ipvs trace node '[fd00:96::10]:443'\n\n\
+    The exit code is 1 if the client is refused, or hears nothing. The packet is the first one of its \
+    connection. Rules of other programs are not known here.")]
+pub struct Arguments {
+    /// Who sends it: an address, or `node`, `localhost` or `outside`
+    #[arg(value_parser = source)]
+    source: String,
+    /// What it asks for: ADDRESS:PORT, with /udp or /sctp where it is not TCP
+    #[arg(value_name = "DESTINATION:PORT[/PROTO]", value_parser = destination)]
+    destination: Destination,
+    /// Shows the connections that there are for it, too
+    #[arg(long)]
+    live: bool,
+}
+
+/// Destination of a packet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Destination {
+    socket: SocketAddr,
+    protocol: String,
+}
+
+pub(super) fn run(arguments: &Arguments, session: &mut Session) -> Result<Verdict, Failure> {
+    let Arguments { source, destination, live } = arguments;
+    let socket = destination.socket.to_string();
+    let mut query = vec![
+        ("source", source.as_str()),
+        ("destination", socket.as_str()),
+        ("protocol", destination.protocol.as_str()),
+    ];
+    if *live {
+        query.push(("live", "true"));
+    }
+    let trace: Trace = session.client()?.get("/v1/trace", &query)?;
+    let is_lost = trace
+        .ways
+        .iter()
+        .any(|way| matches!(way.end, End::Refused | End::Dropped | End::Unanswered));
+    written(session.output.show(trace, text))?;
+    Ok(Verdict::from(!is_lost))
+}
+
+fn source(word: &str) -> Result<String, String> {
+    let is_known = ["node", "localhost", "outside"].contains(&word);
+    if is_known || word.parse::<IpAddr>().is_ok() {
+        return Ok(word.to_owned());
+    }
+    Err("there are addresses, `node`, `localhost` and `outside`".to_owned())
+}
+
+fn destination(word: &str) -> Result<Destination, String> {
+    let (socket, protocol) = word.rsplit_once('/').unwrap_or((word, "tcp"));
+    let protocol = protocol.to_ascii_lowercase();
+    if !["tcp", "udp", "sctp"].contains(&protocol.as_str()) {
+        return Err(format!("{protocol} is no protocol of Services: there are tcp, udp and sctp"));
+    }
+    let socket = socket.parse().map_err(|_| {
+        "it needs an address and a port, such as 10.96.0.10:53/udp or '[fd00:96::10]:443'"
+            .to_owned()
+    })?;
+    Ok(Destination { socket, protocol })
+}
+
+fn text(trace: &Trace) -> String {
+    let packet = &trace.packet;
+    let comes = match &packet.interface {
+        None => "sent by this node".to_owned(),
+        Some(name) if name.is_empty() => "comes by an unknown interface".to_owned(),
+        Some(name) => format!("comes by {name}"),
+    };
+    let who = if packet.asked == packet.source.to_string() {
+        packet.asked.clone()
+    } else {
+        format!("{} ({})", packet.asked, packet.source)
+    };
+    let service = match &trace.service {
+        Some(service) => format!("Service {service}"),
+        None => notable("no Service of this node"),
+    };
+    let protocol = packet.protocol.to_ascii_uppercase();
+    let mut text = format!(
+        "{protocol} from {who} to {}: {service}; {comes}, mode {}\n",
+        packet.destination, trace.mode
+    );
+    for note in &trace.notes {
+        text += &format!("{}: {note}\n", notable("Note"));
+    }
+    let n_ways = trace.ways.len();
+    for (number, way) in (1..).zip(&trace.ways) {
+        text += &way_text(way, (number, n_ways));
+    }
+    if let Some(live) = &trace.live {
+        text += &match (live.connections.len(), live.total) {
+            (_, 0) => "\nno connection of it\n".to_owned(),
+            (shown, total) if shown < total => format!("\n{shown} of {total} connections:\n"),
+            (_, total) => format!("\nconnections: {total}\n"),
+        };
+        if !live.connections.is_empty() {
+            text += &table(&HEADINGS, connection_rows(&live.connections));
+        }
+    }
+    text
+}
+
+fn way_text(way: &TracedWay, (number, of): (usize, usize)) -> String {
+    let title = match (of, way.share) {
+        (1, _) => "Its way".to_owned(),
+        (_, Some(share)) => format!("Way {number} of {of}, {} of new connections", percent(share)),
+        (_, None) => format!("Way {number} of {of}"),
+    };
+    let mut lines = String::new();
+    let mut hook_now = "";
+    for step in &way.steps {
+        lines += &step_text(step, &mut hook_now);
+    }
+    let end = match way.end {
+        End::Endpoint => good("an endpoint gets it"),
+        End::Unanswered => bad(
+            "an endpoint on another node gets it, and answers past this node: the client takes no answer from \
+             an address that it did not ask, and hears nothing",
+        ),
+        End::Delivered => "this node's own processes get it".to_owned(),
+        End::PassedOn => "it is routed on as it is".to_owned(),
+        End::Dropped => bad("dropped: the client hears nothing"),
+        End::Refused => bad(format!("refused: {}", way.refused_by.as_deref().unwrap_or_default())),
+    };
+    lines += &format!("  end\t\t{end}\n");
+    let mut text = format!("\n{}\n{}", heading(title), aligned(&lines));
+    if !way.endpoints.is_empty() {
+        text += &endpoints_text(&way.endpoints, way.more_endpoints);
+    }
+    text
+}
+
+/// Returns a step as lines of cells: hook and table, chain and number, what happens.
+fn step_text<'a>(step: &'a TracedStep, hook_now: &mut &'a str) -> String {
+    match step {
+        TracedStep::Rule { hook, table, chain, number, rule, entries, is_of_endpoint } => {
+            *hook_now = hook;
+            let rule = without_comment(rule);
+            let mut lines = format!("  {hook} {table}\t{chain} {number}\t{rule}");
+            if *is_of_endpoint {
+                lines += " (of the first endpoint; each has one)";
+            }
+            lines.push('\n');
+            for entry in entries {
+                lines += &format!("  \t\t  found in {entry}\n");
+            }
+            lines
+        }
+        TracedStep::Mark { mark } => format!("  \t\t  its mark is {mark} now\n"),
+        TracedStep::Translation { to, is_of_endpoint: false } => {
+            format!("  \t\t  its destination is {to} now\n")
+        }
+        TracedStep::Translation { .. } => {
+            "  \t\t  its destination is the endpoint now\n".to_owned()
+        }
+        TracedStep::Routing { is_local: true } => "  routing\t\tfor this node\n".to_owned(),
+        TracedStep::Routing { is_local: false } => "  routing\t\tfor another host\n".to_owned(),
+        TracedStep::VirtualServer { address, scheduler, persistence } => {
+            let kept = persistence.map_or_else(String::new, |seconds| {
+                format!("; a client comes back to its endpoint for {seconds} s")
+            });
+            format!("  {hook_now} IPVS\tvirtual server\t{address}, scheduler {scheduler}{kept}\n")
+        }
+        TracedStep::Relay { proxy_port } => {
+            format!("  relay\t\tproxy port {proxy_port}; it connects to an endpoint by itself\n")
+        }
+    }
+}
+
+/// Returns a rule without its comment.
+fn without_comment(rule: &str) -> String {
+    const BEGIN: &str = "-m comment --comment \"";
+    let parts = rule.split_once(BEGIN).and_then(|(before, rest)| {
+        let (_, after) = rest.split_once("\" ")?;
+        Some(format!("{before}{after}"))
+    });
+    parts.unwrap_or_else(|| rule.to_owned())
+}
+
+fn endpoints_text(endpoints: &[Choice], more_endpoints: usize) -> String {
+    let rows = endpoints.iter().take(MOST_ENDPOINTS).map(|choice| {
+        [
+            format!("  {}", choice.endpoint),
+            choice.weight.map_or_else(|| "-".to_owned(), |weight| weight.to_string()),
+            choice.share.map_or_else(|| "-".to_owned(), percent),
+            match (choice.sees, choice.is_masqueraded) {
+                (Some(address), false) => address.to_string(),
+                (Some(address), true) => format!("{address}, masqueraded"),
+                (None, _) => "an address of this node, masqueraded".to_owned(),
+            },
+        ]
+    });
+    let text = table(&["  ENDPOINT", "WEIGHT", "SHARE", "SEES AS SOURCE"], rows);
+    match (endpoints.len().saturating_sub(MOST_ENDPOINTS), more_endpoints) {
+        (0, 0) => text,
+        (more, 0) => format!("{text}  and {more} more: -o json has all\n"),
+        (more, left_out) => format!(
+            "{text}  and {} more: -o json has the first {}, `kube-ipvs service` lists them\n",
+            more + left_out,
+            endpoints.len()
+        ),
+    }
+}
+
+/// Returns a share as people write it: `50%`, `33.3%`.
+fn percent(share: f64) -> String {
+    let text = format!("{:.1}", share * 100.0);
+    format!("{}%", text.strip_suffix(".0").unwrap_or(&text))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::answers::trace::{Live, TracedPacket};
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    fn parse(words: &[&str]) -> Result<Arguments, String> {
+        let words = ["trace"].iter().chain(words);
+        Line::try_parse_from(words).map(|it| it.arguments).map_err(|error| error.to_string())
+    }
+
+    fn choice(endpoint: &str, sees: Option<&str>) -> Choice {
+        Choice {
+            endpoint: endpoint.parse().unwrap(),
+            weight: Some(1),
+            share: Some(0.5),
+            sees: sees.map(|address| address.parse().unwrap()),
+            is_masqueraded: true,
+        }
+    }
+
+    fn rule(hook: &str, number: usize, rule: &str, entries: &[&str]) -> TracedStep {
+        TracedStep::Rule {
+            hook: hook.to_owned(),
+            table: "nat".to_owned(),
+            chain: "KUBE-SERVICES".to_owned(),
+            number,
+            rule: rule.to_owned(),
+            entries: entries.iter().map(ToString::to_string).collect(),
+            is_of_endpoint: false,
+        }
+    }
+
+    fn trace(ways: Vec<TracedWay>) -> Trace {
+        Trace {
+            mode: "ipvs".to_owned(),
+            packet: TracedPacket {
+                protocol: "tcp".to_owned(),
+                asked: "outside".to_owned(),
+                source: "192.0.2.254".parse().unwrap(),
+                destination: "10.96.0.10:80".parse().unwrap(),
+                interface: Some("eth0".to_owned()),
+            },
+            service: Some("default/web".to_owned()),
+            arrives: true,
+            ways,
+            notes: vec!["outside stands for 192.0.2.254".to_owned()],
+            live: None,
+        }
+    }
+
+    fn plain(trace: &Trace) -> String {
+        anstream::adapter::strip_str(&text(trace)).to_string()
+    }
+
+    #[test]
+    fn the_command_line_names_a_source_and_a_destination() {
+        let arguments = parse(&["outside", "10.96.0.10:53/UDP", "--live"]).unwrap();
+        let expected = Arguments {
+            source: "outside".to_owned(),
+            destination: Destination {
+                socket: "10.96.0.10:53".parse().unwrap(),
+                protocol: "udp".to_owned(),
+            },
+            live: true,
+        };
+        assert_eq!(arguments, expected);
+        let v6 = parse(&["fd00::1", "[fd00:96::10]:443"]).unwrap();
+        assert_eq!(v6.destination.socket, "[fd00:96::10]:443".parse().unwrap());
+        assert_eq!(v6.destination.protocol, "tcp");
+        for (words, said) in [
+            (["anywhere", "10.96.0.10:53"], "`node`, `localhost` and `outside`"),
+            (["node", "10.96.0.10"], "an address and a port"),
+            (["node", "10.96.0.10:53/icmp"], "icmp is no protocol"),
+        ] {
+            let error = parse(&words).unwrap_err();
+            assert!(error.contains(said), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_way_reads_hook_by_hook() {
+        let way = TracedWay {
+            steps: vec![
+                rule(
+                    "PREROUTING",
+                    3,
+                    "! -s 10.0.0.0/8 -m comment --comment \"of a Service\" -j KUBE-MARK-MASQ",
+                    &["KUBE-CLUSTER-IP: 10.96.0.10,tcp:80"],
+                ),
+                TracedStep::Mark { mark: "0x4000".to_owned() },
+                TracedStep::Routing { is_local: true },
+                rule("INPUT", 1, "-j ACCEPT", &[]),
+                TracedStep::VirtualServer {
+                    address: "10.96.0.10:80".parse().unwrap(),
+                    scheduler: "rr".to_owned(),
+                    persistence: Some(90),
+                },
+            ],
+            end: End::Endpoint,
+            refused_by: None,
+            share: Some(1.0),
+            endpoints: vec![
+                choice("10.244.1.11:8080", Some("10.244.1.1")),
+                choice("10.244.2.11:8080", None),
+            ],
+            more_endpoints: 0,
+        };
+        let expected = "\
+TCP from outside (192.0.2.254) to 10.96.0.10:80: Service default/web; comes by eth0, mode ipvs
+Note: outside stands for 192.0.2.254
+
+Its way
+  PREROUTING nat   KUBE-SERVICES 3   ! -s 10.0.0.0/8 -j KUBE-MARK-MASQ
+                                       found in KUBE-CLUSTER-IP: 10.96.0.10,tcp:80
+                                       its mark is 0x4000 now
+  routing                            for this node
+  INPUT nat        KUBE-SERVICES 1   -j ACCEPT
+  INPUT IPVS       virtual server    10.96.0.10:80, scheduler rr; a client comes back to its endpoint for 90 s
+  end                                an endpoint gets it
+  ENDPOINT           WEIGHT   SHARE   SEES AS SOURCE
+  10.244.1.11:8080   1        50%     10.244.1.1, masqueraded
+  10.244.2.11:8080   1        50%     an address of this node, masqueraded
+";
+        assert_eq!(plain(&trace(vec![way])), expected);
+    }
+
+    #[test]
+    fn endpoints_that_are_not_listed_are_counted() {
+        let endpoints = |n| vec![choice("10.244.1.11:8080", None); n];
+        assert!(!endpoints_text(&endpoints(MOST_ENDPOINTS), 0).contains("more"));
+        let text = endpoints_text(&endpoints(25), 0);
+        assert!(text.ends_with("  and 5 more: -o json has all\n"), "{text}");
+        let text = endpoints_text(&endpoints(500), 9_500);
+        let expected =
+            "  and 9980 more: -o json has the first 500, `kube-ipvs service` lists them\n";
+        assert!(text.ends_with(expected), "{text}");
+    }
+
+    #[test]
+    fn refusals_and_shares_are_said() {
+        let refused = |share| TracedWay {
+            steps: vec![rule("INPUT", 1, "-j REJECT", &[])],
+            end: End::Refused,
+            refused_by: Some("icmp-port-unreachable".to_owned()),
+            share,
+            endpoints: Vec::new(),
+            more_endpoints: 0,
+        };
+        let mut trace = trace(vec![refused(Some(1.0 / 3.0)), refused(None)]);
+        trace.live = Some(Live { connections: Vec::new(), total: 0 });
+        let text = plain(&trace);
+        assert!(text.contains("Way 1 of 2, 33.3% of new connections\n"), "{text}");
+        assert!(text.contains("Way 2 of 2\n"), "{text}");
+        assert!(text.contains("refused: icmp-port-unreachable\n"), "{text}");
+        assert!(text.ends_with("\nno connection of it\n"), "{text}");
+    }
+}

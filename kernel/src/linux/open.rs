@@ -1,0 +1,85 @@
+//! Opening the kernel's handles: those that change it, and those that only read.
+
+use plan::hash::HashMap;
+use plan::mode::Mode;
+use plan::model::Family;
+
+use super::bridges::Bridges;
+use super::count::VirtualServerCount;
+use super::flows::SharedConntrack;
+use super::rules::SharedRules;
+use super::sets::{ForeignSets, SharedSets};
+use super::sysctls::Kept;
+use super::{Linux, ReadError, grow};
+use crate::leftovers;
+use crate::link::{AddressScope, Links};
+use crate::route::Routes;
+use crate::rules::Rules;
+use crate::sysctl;
+
+impl Linux {
+    /// Opens what a mode uses in the calling thread's network namespace: IPVS and ipset in ipvs mode
+    /// alone. `rules`: one for each family.
+    ///
+    /// # Errors
+    /// When IPVS or ipset is not there, in the words of the crate concerned.
+    pub fn open(rules: HashMap<Family, Rules>, mode: Mode) -> Result<Self, ReadError> {
+        if mode == Mode::Ipvs {
+            ipset::Client::open().map_err(|error| ReadError::new("ipset", error))?;
+            ipvs::Client::open().map_err(|error| ReadError::new("IPVS", error))?;
+        }
+        let mut linux = Self::open_to_read(rules, mode)?;
+        if let Some(sets) = linux.ipset.as_mut().filter(|_| mode == Mode::Ipvs) {
+            let left = grow::remove_leftovers(sets);
+            for error in left.map_err(|error| ReadError::new("sets", error))? {
+                tracing::warn!("cannot remove a leftover of growing a set: {error}");
+            }
+        }
+        linux.bridges = Bridges::new(sysctl::ROOT, linux.families.clone());
+        Ok(linux)
+    }
+
+    /// The same without changing anything, and without a warning about the host: for a
+    /// [`KernelReader`](crate::reader::KernelReader) beside the worker's handles, or where no program
+    /// runs. What the kernel lacks, or has not loaded, has nothing in it.
+    ///
+    /// # Errors
+    /// When a part exists and cannot be opened.
+    pub fn open_to_read(rules: HashMap<Family, Rules>, mode: Mode) -> Result<Self, ReadError> {
+        let cannot = |what: &str| {
+            let what = what.to_owned();
+            move |error: &dyn std::error::Error| ReadError::new(what, error)
+        };
+        let mut links = Links::open().map_err(|error| cannot("network interfaces")(&error))?;
+        let (mut ipvs, mut ipset, mut reader) = (None, None, None);
+        // In another mode IPVS mode left the interface, and perhaps more.
+        if mode == Mode::Ipvs || links.find().is_ok_and(|link| link.is_some()) {
+            (ipvs, ipset) = (leftovers::ipvs()?, leftovers::ipset()?);
+        }
+        if mode == Mode::Ipvs {
+            reader = leftovers::ipset()?;
+        }
+        let foreign_sets = ForeignSets::default();
+        Ok(Self {
+            mode,
+            count: VirtualServerCount::open(mode == Mode::Ipvs),
+            ipvs,
+            ipset,
+            links,
+            routes: Routes::open().map_err(|error| cannot("routes")(&error))?,
+            conntrack: SharedConntrack::open()
+                .map_err(|error| cannot("connection tracking")(&error))?,
+            families: rules.keys().copied().collect(),
+            rules: SharedRules::open(rules).map_err(|error| cannot("rules")(&error))?,
+            set_reader: SharedSets::new(reader, foreign_sets.clone()),
+            foreign_sets,
+            is_crowded: false,
+            index: None,
+            reported: None,
+            scope: AddressScope::default(),
+            preferred: Vec::new(),
+            kept: Kept::default(),
+            bridges: Bridges::new(sysctl::ROOT, Vec::new()),
+        })
+    }
+}

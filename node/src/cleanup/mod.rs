@@ -1,0 +1,430 @@
+//! Removal of the kernel state of kube-ipvs and kube-proxy, and of no other program's.
+//!
+//! [`all`] is `--cleanup`: everything of every mode, for a node that is to have another proxy, or
+//! none. [`hand_over`] is for a node that goes back to kube-proxy's mode ipvs. [`ipvs_mode`] is for a
+//! node that has left IPVS mode. [`other_modes`] is for a node that comes to us from another mode:
+//! what that left behind goes once our own rules carry the traffic.
+//!
+//! The modules `rules` and `state` decide from what was read what is to be removed, without doing
+//! anything; this module removes it. A failure does not end the removal: the rest is removed, and
+//! all failures are reported at the end.
+
+mod counters;
+mod hand_over;
+pub mod left;
+mod rules;
+pub mod sockets;
+mod state;
+
+use std::fmt;
+use std::time::Duration;
+
+use plan::hash::HashMap;
+use plan::kernel_objects::LINK;
+use plan::mode::Mode;
+use plan::model::Family;
+use plan::sets::SetId;
+use plan::settings::Settings;
+
+use kernel::ReadError;
+use kernel::leftovers::Leftovers;
+use kernel::nftables::NftablesClient;
+use kernel::rules::{Backend, Rules, chain_names};
+use syntax::counted::counted;
+
+pub use hand_over::hand_over;
+
+use rules::RemovalScope;
+use state::LinkRemoval;
+
+/// kube-proxy's table in its nftables mode, one a family.
+const NFTABLES_TABLE: &str = "kube-proxy";
+
+/// nf_tables lets go of a removed rule's sets some time after the removal, from a work queue
+/// (`nf_tables_trans_destroy_work` in net/netfilter/nf_tables_api.c).
+const RELEASE_ATTEMPTS: u32 = 20;
+const RELEASE_WAIT: Duration = Duration::from_millis(100);
+
+/// Result of a cleanup.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct CleanupReport {
+    /// Things that were removed, in words.
+    pub removed: Vec<String>,
+    /// Things that stay although they have a name of ours, with the reason.
+    pub kept: Vec<String>,
+    /// Failures, each with what to do about it.
+    pub failures: Vec<String>,
+}
+
+/// Removes everything that kube-proxy (in any mode) or kube-ipvs made, in the calling thread's
+/// network namespace. Of `chosen`, the excluded networks and those of short circuits matter:
+/// everything in an excluded network belongs to other programs and stays.
+///
+/// Nothing to remove, a kernel without IPVS and a host without iptables are successes.
+#[must_use]
+pub fn all(chosen: &Settings) -> CleanupReport {
+    let mut report = CleanupReport::default();
+    report.remove_tables();
+    report.remove_all_of_ipvs(chosen, |_| RemovalScope::Everything);
+    report.remove_counters();
+    report
+}
+
+/// Removes what IPVS mode and other modes made, ours or kube-proxy's, and the chosen mode does not
+/// use. To be called when no virtual server of ours is left: if there is one all the same, or that
+/// cannot be read, everything stays, because connections may need it. For `in_use` see
+/// [`other_modes`].
+#[must_use]
+pub fn ipvs_mode(chosen: &Settings, in_use: &HashMap<Family, Backend>) -> CleanupReport {
+    let mut report = CleanupReport::default();
+    if let Some(in_the_way) = in_the_way(ipvs_state(chosen)) {
+        report.failures.push(format!(
+            "what mode ipvs left is not removed, since connections may need it: {in_the_way}"
+        ));
+        return report;
+    }
+    report.remove_all_of_ipvs(chosen, |rules| {
+        scope(used_alone(chosen.mode), in_use.get(&rules.family()), rules.backend())
+    });
+    if chosen.mode != Mode::Iptables {
+        report.remove_counters();
+    }
+    report
+}
+
+/// Returns why nothing of what IPVS mode left may be removed; none: all of it may.
+fn in_the_way(state: Result<IpvsState, ReadError>) -> Option<String> {
+    match state {
+        Ok(state) if state.virtual_servers == 0 => None,
+        Ok(state) => Some(format!("the kernel still has {state}")),
+        Err(error) => Some(error.to_string()),
+    }
+}
+
+/// State of mode ipvs on a node, of ours or of kube-proxy's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct IpvsState {
+    /// Number of addresses on the interface.
+    pub addresses: usize,
+    /// Number of virtual servers with an ownership marker.
+    pub virtual_servers: usize,
+    /// Number of local routes.
+    pub routes: usize,
+}
+
+/// Reads how much state of mode ipvs there is, in the calling thread's network namespace. A kernel
+/// without IPVS or ipset has none of that kind.
+pub fn ipvs_state(chosen: &Settings) -> Result<IpvsState, ReadError> {
+    let found = Leftovers::open()?.read()?;
+    let removal = state::removal(&found, chosen);
+    let addresses = found.actual.addresses.iter().filter(|address| !chosen.excludes(**address));
+    Ok(IpvsState {
+        addresses: if found.link_kind.as_deref() == Some("dummy") { addresses.count() } else { 0 },
+        virtual_servers: removal.virtual_servers.len(),
+        routes: removal.routes.len(),
+    })
+}
+
+/// Removes what kube-proxy's other modes made and ours does not use. To be called when our own
+/// rules carry the traffic; `in_use` says in which kind of iptables each family has them. In the
+/// other kind everything of kube-proxy's goes. In other modes than ipvs, what IPVS mode left stays
+/// until [`ipvs_mode`].
+#[must_use]
+pub fn other_modes(mode: Mode, in_use: &HashMap<Family, Backend>) -> CleanupReport {
+    let mut report = CleanupReport::default();
+    report.remove_tables();
+    for family in Family::BOTH {
+        for backend in Backend::BOTH {
+            // Connections may still need the rules of IPVS mode.
+            let used: &[Mode] = match mode {
+                Mode::Ipvs => &[Mode::Ipvs],
+                Mode::Iptables => &[Mode::Ipvs, Mode::Iptables],
+                // What IPVS mode and iptables mode have in common goes with all of both.
+                Mode::Userspace => &Mode::ALL,
+            };
+            let scope = scope(used, in_use.get(&family), backend);
+            // At most starts there is nothing, and that takes no program to see.
+            let chains = chain_names(family, backend);
+            if chains.is_none_or(|chains| rules::lists_any(&chains, scope))
+                && let Ok(rules) = Rules::open(family, backend.into())
+            {
+                report.remove_rules(&rules, scope);
+            }
+        }
+    }
+    if mode == Mode::Ipvs {
+        report.remove_counters();
+        match Leftovers::open() {
+            Ok(mut leftovers) => report.destroy_sets(&mut leftovers, &[]),
+            Err(error) => report.failures.push(format!("cannot look for former sets: {error}")),
+        }
+    }
+    report
+}
+
+/// Returns what is to go from one kind of iptables: everything of kube-proxy's if the family has
+/// our rules in another kind, else what other modes than those `used` made. Where the family has no
+/// rules of ours, it is not known what else the kind is good for.
+fn scope(used: &'static [Mode], in_use: Option<&Backend>, backend: Backend) -> RemovalScope {
+    match in_use {
+        Some(ours) if *ours != backend => RemovalScope::Everything,
+        _ => RemovalScope::ModesBut(used),
+    }
+}
+
+const fn used_alone(mode: Mode) -> &'static [Mode] {
+    match mode {
+        Mode::Ipvs => &[Mode::Ipvs],
+        Mode::Iptables => &[Mode::Iptables],
+        Mode::Userspace => &[Mode::Userspace],
+    }
+}
+
+impl IpvsState {
+    /// True if there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl fmt::Display for IpvsState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { addresses, virtual_servers, routes } = self;
+        write!(
+            f,
+            "{virtual_servers} virtual servers, {addresses} addresses on {LINK}, {routes} local \
+             routes"
+        )
+    }
+}
+
+impl CleanupReport {
+    /// True if everything was removed that was to be.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.failures.is_empty()
+    }
+
+    /// Adds another report to this one.
+    pub fn extend(&mut self, other: Self) {
+        self.removed.extend(other.removed);
+        self.kept.extend(other.kept);
+        self.failures.extend(other.failures);
+    }
+
+    /// Logs the report: everything that was removed on one line, each failure on its own.
+    pub fn log(&self) {
+        if !self.removed.is_empty() {
+            tracing::info!("removed: {}", self.removed.join("; "));
+        }
+        for kept in &self.kept {
+            tracing::info!("{kept}");
+        }
+        for failure in &self.failures {
+            tracing::error!("{failure}");
+        }
+    }
+
+    /// Removes virtual servers, addresses and sets, and of each kind of iptables the rules of a scope.
+    fn remove_all_of_ipvs(&mut self, chosen: &Settings, scope: impl Fn(&Rules) -> RemovalScope) {
+        let opened = Leftovers::open().and_then(|mut leftovers| {
+            let found = leftovers.read()?;
+            Ok((leftovers, state::removal(&found, chosen)))
+        });
+        let mut state = match opened {
+            Ok(state) => Some(state),
+            Err(error) => {
+                self.failures.push(format!(
+                    "cannot read virtual servers, addresses and sets: {error}. All of them stay, \
+                     because their owner is only known from all of them. --cleanup needs root with \
+                     CAP_NET_ADMIN"
+                ));
+                None
+            }
+        };
+        let is_removed = state
+            .as_mut()
+            .is_some_and(|(leftovers, removal)| self.remove_state(leftovers, removal));
+        for rules in Family::BOTH.into_iter().flat_map(Rules::installed) {
+            self.remove_rules(&rules, scope(&rules));
+        }
+        if let Some((mut leftovers, removal)) = state.filter(|_| is_removed) {
+            self.destroy_sets(&mut leftovers, &removal.sets);
+        }
+    }
+
+    fn remove_tables(&mut self) {
+        let result = NftablesClient::open().and_then(|nftables| {
+            let Some(mut nftables) = nftables else { return Ok(()) };
+            for family in nftables.families_with(NFTABLES_TABLE)? {
+                nftables.remove(family, NFTABLES_TABLE)?;
+                self.removed.push(format!("the nftables table {NFTABLES_TABLE} ({family})"));
+            }
+            Ok(())
+        });
+        if let Err(error) = result {
+            self.failures.push(format!(
+                "the nftables tables {NFTABLES_TABLE} cannot be removed: {error}. By hand: \
+                 nft delete table ip {NFTABLES_TABLE}; nft delete table ip6 {NFTABLES_TABLE}"
+            ));
+        }
+    }
+
+    /// Removes virtual servers, then routes and the interface. Returns whether the sets can go as
+    /// well.
+    ///
+    /// Sets, addresses and routes mark a virtual server as ours, so they stay as long as one of
+    /// ours does: another run will know it by them.
+    fn remove_state(&mut self, leftovers: &mut Leftovers, removal: &state::StateRemoval) -> bool {
+        self.kept.extend(removal.kept.iter().map(|kept| format!("{kept}, stays")));
+        let failed = leftovers.remove_virtual_servers(&removal.virtual_servers);
+        self.note(removal.virtual_servers.len().saturating_sub(failed.len()), "virtual server");
+        if let Some(first) = failed.first() {
+            self.failures.push(format!(
+                "{} virtual servers are not removed: {first}. The interface {LINK}, local routes and the \
+                 sets stay too, because they mark these virtual servers as ours; run --cleanup again",
+                failed.len()
+            ));
+            return false;
+        }
+        let failed = leftovers.remove_routes(&removal.routes);
+        self.note(removal.routes.len().saturating_sub(failed.len()), "local route");
+        self.failures.extend(failed);
+        self.remove_link(leftovers, &removal.link);
+        let failed = leftovers.remove_entries(&removal.entries);
+        self.note(removal.entries.len().saturating_sub(failed.len()), "set entry");
+        self.failures.extend(failed);
+        true
+    }
+
+    fn remove_link(&mut self, leftovers: &mut Leftovers, removal: &LinkRemoval) {
+        match removal {
+            LinkRemoval::None => {}
+            LinkRemoval::Whole => match leftovers.delete_link() {
+                Ok(()) => self.removed.push(format!("the interface {LINK}")),
+                Err(error) => self.failures.push(format!(
+                    "the interface {LINK} cannot be deleted: {error}. By hand: ip link delete {LINK}"
+                )),
+            },
+            LinkRemoval::Addresses(addresses) => {
+                let failed = leftovers.unbind(addresses);
+                self.note(addresses.len().saturating_sub(failed.len()), "address");
+                self.failures.extend(failed);
+            }
+            LinkRemoval::Foreign(kind) => self.failures.push(format!(
+                "{LINK} is not a dummy interface but {kind:?}, so it is not ours and \
+                 stays. If no other program uses it: ip link delete {LINK}"
+            )),
+        }
+    }
+
+    fn remove_rules(&mut self, rules: &Rules, scope: RemovalScope) {
+        let which = format!("{} {} rules", rules.family(), rules.backend());
+        let saved = match rules.saved() {
+            Ok(saved) => saved,
+            Err(error) => {
+                return self.failures.push(format!("cannot read the {which}: {error}; they stay"));
+            }
+        };
+        for table in rules::unreadable(&saved) {
+            self.failures.push(format!(
+                "{which}: the table {table} has rules that iptables cannot show (made with nft, or with an \
+                 extension that is not installed), so that it is not known whether it has any of ours. \
+                 Look with `nft list table` or `iptables -L`, and remove the rules of the chains KUBE-… \
+                 by hand"
+            ));
+        }
+        for removal in rules::removals(&saved, scope) {
+            for held in &removal.held {
+                self.kept.push(format!(
+                    "{which}: the chain {} of {} stays, since a rule leads into it that is \
+                     neither ours nor kube-proxy's: {}",
+                    held.chain, removal.table, held.by
+                ));
+            }
+            let Some(input) = &removal.input else { continue };
+            match rules.restore(input) {
+                Ok(()) => self.removed.push(format!("{which} in {removal}")),
+                Err(error) => {
+                    self.failures
+                        .push(format!("cannot remove the {which} in {}: {error}", removal.table));
+                }
+            }
+        }
+    }
+
+    /// Destroys sets, and those of earlier versions.
+    fn destroy_sets(&mut self, leftovers: &mut Leftovers, sets: &[SetId]) {
+        let mut sets: Vec<&str> = sets.iter().map(|set| set.name()).collect();
+        sets.extend(leftovers.former_sets());
+        let mut left = leftovers.destroy(&sets);
+        for _ in 0..RELEASE_ATTEMPTS {
+            if !left.iter().any(|set| set.in_use) {
+                break;
+            }
+            std::thread::sleep(RELEASE_WAIT);
+            let again: Vec<&str> = left.iter().map(|not| not.set).collect();
+            left = leftovers.destroy(&again);
+        }
+        self.note(sets.len() - left.len(), "set");
+        let (in_use, other): (Vec<_>, Vec<_>) = left.into_iter().partition(|not| not.in_use);
+        if !in_use.is_empty() {
+            let names: Vec<&str> = in_use.iter().map(|not| not.set).collect();
+            self.failures.push(format!(
+                "rules still look into the sets {}: find them (iptables-save | grep KUBE-, the \
+                 same with ip6tables-save, -legacy and nft), remove them and run this again",
+                names.join(" ")
+            ));
+        }
+        self.failures.extend(other.into_iter().map(|not| not.reason));
+        self.failures.extend(leftovers.destroy_temporary_sets());
+    }
+
+    fn note(&mut self, count: usize, what: &str) {
+        if count > 0 {
+            self.removed.push(counted(count, what));
+        }
+    }
+}
+
+impl fmt::Display for CleanupReport {
+    /// All of it, a line each.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let removed = self.removed.iter().map(|what| format!("removed: {what}"));
+        let kept = self.kept.iter().map(|what| format!("kept: {what}"));
+        let failures = self.failures.iter().map(|what| format!("failed: {what}"));
+        let lines: Vec<String> = removed.chain(kept).chain(failures).collect();
+        f.write_str(&lines.join("\n"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_ipvs_mode_left_stays_with_a_virtual_server_or_without_an_answer() {
+        let state = IpvsState { addresses: 3, virtual_servers: 0, routes: 1 };
+        assert_eq!(in_the_way(Ok(state)), None);
+        let left = in_the_way(Ok(IpvsState { virtual_servers: 1, ..state })).unwrap();
+        assert!(left.contains("1 virtual servers"), "{left}");
+        assert!(in_the_way(Err(ReadError::new("virtual servers", "it is silent"))).is_some());
+    }
+
+    #[test]
+    fn all_goes_only_from_the_kind_of_iptables_that_a_family_does_not_use() {
+        for mode in Mode::ALL {
+            let others = RemovalScope::ModesBut(used_alone(mode));
+            for (in_use, nft, legacy) in [
+                (Some(Backend::Nft), others, RemovalScope::Everything),
+                (Some(Backend::Legacy), RemovalScope::Everything, others),
+                (None, others, others),
+            ] {
+                let found = [Backend::Nft, Backend::Legacy]
+                    .map(|kind| scope(used_alone(mode), in_use.as_ref(), kind));
+                assert_eq!(found, [nft, legacy], "{mode} {in_use:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Survey of the host for a preflight: the probes of a start, with all facts.
+
+use std::path::Path;
+
+use plan::hash::HashMap;
+use plan::model::Family;
+
+use super::conntrack;
+use config::Configuration;
+use kernel::linux::Linux;
+use kernel::probe::{Facts, ProbeError};
+use kernel::rules::Rules;
+use kernel::sysctl::{self, Sysctl};
+
+/// The host as the probes of a start see it.
+pub(crate) struct Surveyed {
+    /// Facts about the host.
+    pub(crate) facts: Facts,
+    /// The programs of each family.
+    pub(crate) rules: HashMap<Family, Result<Rules, ProbeError>>,
+    /// Reasons for which families have no short circuits, in words.
+    pub(crate) without_short_circuits: Vec<String>,
+}
+
+/// Probes the host for a configuration. Modules stay loaded; everything else that the probes make is
+/// removed.
+pub(crate) fn survey(configuration: &Configuration) -> Surveyed {
+    let rules = super::open_rules(configuration);
+    let had_dummy = Linux::has_dummy();
+    let facts = super::gather(configuration, &rules);
+    super::remove_dummy_unless(had_dummy);
+    let networks = configuration.settings.short_circuit_networks;
+    let lack = |(family, rules): (&Family, &Result<Rules, ProbeError>)| {
+        let error = rules.as_ref().ok()?.try_short_circuits(networks.of(*family)?).err()?;
+        Some(format!("{family} has none: {}", error.words))
+    };
+    let without_short_circuits = rules.iter().filter_map(lack).collect();
+    Surveyed { facts, rules, without_short_circuits }
+}
+
+/// Returns the sysctls that a start would set, with the values that they have now.
+pub fn sysctls_to_set(configuration: &Configuration) -> Vec<(Sysctl, Option<String>)> {
+    let mut wanted = super::kept_sysctls(configuration);
+    wanted.extend(conntrack::wanted(&conntrack::Root::default(), &configuration.conntrack));
+    differing(&wanted)
+}
+
+/// Returns the sysctls that a running program keeps and that have another value, with that.
+pub fn sysctls_not_kept(configuration: &Configuration) -> Vec<(Sysctl, Option<String>)> {
+    let root = Path::new(sysctl::ROOT);
+    differing(&sysctl::existing(root, super::kept_sysctls(configuration)))
+}
+
+fn differing(wanted: &[Sysctl]) -> Vec<(Sysctl, Option<String>)> {
+    let root = Path::new(sysctl::ROOT);
+    let with_value = |sysctl: Sysctl| {
+        let value = std::fs::read_to_string(root.join(sysctl.path)).ok();
+        (sysctl, value.map(|value| value.trim().to_owned()))
+    };
+    sysctl::differing(root, wanted).into_iter().map(with_value).collect()
+}
+
+/// Returns a warning if the table of connection tracking cannot be given the buckets that a start would
+/// give it.
+pub(crate) fn conntrack_buckets(configuration: &Configuration) -> Option<String> {
+    conntrack::buckets_missing(&conntrack::Root::default(), &configuration.conntrack)
+}
+
+/// Returns a warning if programs of this node may connect from a port that is a NodePort.
+pub(crate) fn local_ports() -> Option<String> {
+    super::local_ports::warning(Path::new(sysctl::ROOT))
+}

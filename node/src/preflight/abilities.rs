@@ -1,0 +1,106 @@
+//! Privileges, kernel and iptables: what a start would probe.
+
+use std::path::Path;
+
+use plan::hash::HashMap;
+use plan::model::Family;
+
+use super::{Check, CheckState};
+use config::Configuration;
+use kernel::probe::{self, Facts, Finding, Ipv6, ProbeError};
+use kernel::rules::{Backend, Rules};
+use kernel::sysctl::{self, KernelVersion};
+
+/// The oldest kernel that kube-ipvs is made for.
+const OLDEST_KERNEL: KernelVersion = KernelVersion(5, 10);
+
+pub(super) fn checks(
+    configuration: &Configuration,
+    facts: &Facts,
+    rules: &HashMap<Family, Result<Rules, ProbeError>>,
+    without_short_circuits: &[String],
+) -> Vec<Check> {
+    let mut checks = vec![kernel(sysctl::kernel_version(Path::new(sysctl::ROOT)))];
+    checks.extend(in_order(facts));
+    checks.extend(probe::judge(facts).problems.into_iter().map(problem));
+    for family in Family::BOTH {
+        let works = match family {
+            Family::V4 => facts.iptables_v4.is_ok(),
+            Family::V6 => facts.iptables_v6.as_ref().is_some_and(Result::is_ok),
+        };
+        if let Some(Ok(rules)) = rules.get(&family).filter(|_| works) {
+            checks.push(Check::ok(program(family), programs(rules)));
+        }
+    }
+    let modes = &configuration.modes;
+    if let Some(fallback) = &modes.fallback {
+        let found = format!(
+            "a host that cannot do mode {} serves in mode {}",
+            modes.preferred, fallback.mode
+        );
+        checks.push(Check::note("fallback", found));
+    }
+    checks.extend(without_short_circuits.iter().map(|why| {
+        let remedy = "load the module xt_NETMAP on the host (docs/traffic-policies.md)";
+        Check::warning("short circuits", why, remedy)
+    }));
+    checks
+}
+
+fn kernel(version: Option<KernelVersion>) -> Check {
+    const NAME: &str = "kernel";
+    match version {
+        None => Check::warning(NAME, "its version cannot be read", "use Linux 5.10 or newer"),
+        Some(KernelVersion(major, minor)) => {
+            let found = format!("Linux {major}.{minor}");
+            if KernelVersion(major, minor) < OLDEST_KERNEL {
+                let found = format!("{found}, which is older than any that is tested");
+                return Check::warning(NAME, found, "use Linux 5.10 or newer");
+            }
+            Check::ok(NAME, found)
+        }
+    }
+}
+
+/// Returns a check for each fact that is as it should be. The others are problems of the probe.
+fn in_order(facts: &Facts) -> Vec<Check> {
+    let mut checks = Vec::new();
+    let mut add = |is_there: bool, name: &str, found: &str| {
+        if is_there {
+            checks.push(Check::ok(name, found));
+        }
+    };
+    let has_both = facts.net_admin == Some(true) && facts.net_raw == Some(true);
+    add(has_both, "privileges", "CAP_NET_ADMIN and CAP_NET_RAW");
+    add(facts.sysctls_writable.is_ok(), "/proc/sys", "writable");
+    if let Some(of_ipvs) = &facts.of_ipvs {
+        add(of_ipvs.ipvs.is_ok(), "IPVS", "the kernel has it");
+        let scheduler = format!("the kernel takes {}", of_ipvs.scheduler);
+        add(matches!(of_ipvs.scheduler_taken, Some(Ok(()))), "scheduler", &scheduler);
+        add(of_ipvs.ipset.is_ok(), "ipset", "the kernel has it");
+        add(of_ipvs.dummy.is_ok(), "interface", "kube-ipvs0 can be made");
+    }
+    add(facts.ipv6 == Ipv6::Available, "IPv6", "the kernel has it");
+    checks
+}
+
+fn problem(finding: Finding) -> Check {
+    let Finding { what, why, remedy, fatal, .. } = finding;
+    let state = if fatal { CheckState::Failed } else { CheckState::Warning };
+    Check::new("host", state, format!("{what} ({why})")).advised(remedy)
+}
+
+fn program(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "iptables",
+        Family::V6 => "ip6tables",
+    }
+}
+
+fn programs(rules: &Rules) -> String {
+    let kind = match rules.backend() {
+        Backend::Nft => "nf_tables",
+        Backend::Legacy => "legacy",
+    };
+    format!("works: {}, {kind}", rules.version())
+}

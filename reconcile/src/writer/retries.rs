@@ -1,0 +1,247 @@
+//! Retries: the kernel is read again where it refused a write, and where real servers drain.
+
+use std::sync::Arc;
+
+use plan::chains::ChainSubject;
+use plan::comparison::Part;
+use plan::kernel_objects::Frontend;
+use plan::mode::Mode;
+use plan::model::Family;
+use plan::op::{Op, Subject};
+use plan::planner::Planner;
+use plan::virtual_server::DesiredFrontend;
+use tokio::time::Instant;
+
+use super::drain::Known;
+use super::rounds::Ended;
+use super::{Basis, Writer, chains};
+use crate::comparison::{LARGEST_CHUNK, compare};
+use crate::context::Context;
+use crate::observer::RoundKind;
+use crate::pace::READ_RETRY;
+use crate::retry_queue::RetryQueue;
+use kernel::RefusalClass;
+use kernel::worker::WorkerGone;
+
+impl Writer {
+    /// Retries what was refused, where the time has come. Without `may_compare`, leaves those out
+    /// for which a part of the kernel is to be compared: what is not taken over yet would be in
+    /// excess.
+    pub(crate) async fn retry_due(
+        &mut self,
+        cx: &mut Context,
+        may_compare: bool,
+    ) -> Result<(), WorkerGone> {
+        let now = Instant::now();
+        let mut due = self.retry_queue.due(now);
+        if !may_compare {
+            due.retain(|subject| rests_on(&cx.planner, &self.retry_queue, subject).is_none());
+        }
+        if due.is_empty() {
+            return Ok(());
+        }
+        let mut ops = Vec::new();
+        let mut frontends = Vec::new();
+        let mut compared: Vec<Part> = Vec::new();
+        for subject in &due {
+            if let Some(part) = rests_on(&cx.planner, &self.retry_queue, subject)
+                && !compared.contains(&part)
+            {
+                self.retry_part(cx, &part, &due).await?;
+                compared.push(part);
+            }
+        }
+        // A comparison may have resolved some, or put them off.
+        let is_due = |it: &&Subject| self.retry_queue.due_time(it).is_some_and(|due| due <= now);
+        let rests_on = |it: &&Subject| rests_on(&cx.planner, &self.retry_queue, it);
+        due = due.iter().filter(|it| is_due(it) && rests_on(it).is_none()).copied().collect();
+        for subject in &due {
+            match subject {
+                Subject::VirtualServer(frontend) => frontends.push(*frontend),
+                Subject::Chain(chain) => ops.extend(self.chain_retry(cx, *chain)),
+                subject => ops.extend(as_desired(&cx.planner, *subject)),
+            }
+        }
+        chains::merge(&mut ops);
+        let alone = chains::set_apart(&mut ops, cx, &self.retry_queue);
+        ops.extend(self.read_for_retry(cx, &frontends).await?);
+        self.carry_out(cx, ops, Basis::Reading).await?;
+        for op in alone {
+            self.carry_out(cx, vec![op], Basis::Reading).await?;
+        }
+        self.round_ended(cx, Ended { kind: RoundKind::Retry, took: now.elapsed(), oldest: None });
+        Ok(())
+    }
+
+    /// Compares a part of the kernel. Puts off what rests on it if it cannot be read.
+    async fn retry_part(
+        &mut self,
+        cx: &mut Context,
+        part: &Part,
+        due: &[Subject],
+    ) -> Result<(), WorkerGone> {
+        if let Part::RuleSet(family) = part
+            && cx.balances_by(Mode::Ipvs)
+        {
+            self.begin_rule_repair(cx, *family);
+        } else if compare(cx, self, part).await?.is_none() {
+            let retry = Instant::now() + READ_RETRY;
+            for subject in due {
+                if rests_on(&cx.planner, &self.retry_queue, subject).as_ref() == Some(part) {
+                    self.retry_queue.postpone(subject, retry);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the operations that repair virtual servers. Those that cannot be read are put off,
+    /// or removed if no Service asks for them.
+    async fn read_for_retry(
+        &mut self,
+        cx: &mut Context,
+        frontends: &[Frontend],
+    ) -> Result<Vec<Op>, WorkerGone> {
+        let mut ops = Vec::new();
+        let mut rest = frontends;
+        while !rest.is_empty() {
+            let (chunk, others) = rest.split_at(rest.len().min(LARGEST_CHUNK));
+            let seen = cx.read_virtual_servers(&chunk.into()).await;
+            let Some(seen) = cx.or_report(seen)? else {
+                // A kernel that does not answer is not asked once for each chunk.
+                self.postpone_reading(rest.iter());
+                break;
+            };
+            let unread = seen.unread.iter().map(|(frontend, _)| *frontend);
+            let (unwanted, unread): (Vec<_>, Vec<_>) =
+                unread.partition(|frontend| is_unwanted(&cx.planner, frontend));
+            self.postpone_reading(unread.iter());
+            // Whatever it is, it goes.
+            ops.extend(unwanted.into_iter().map(Op::RemoveVirtualServer));
+            let now = Instant::now();
+            let mut in_order = Vec::new();
+            for (frontend, found) in &seen.found {
+                let repairs = cx.planner.repair(frontend, found.as_ref());
+                let known = Known::One(*frontend, found.as_ref());
+                let repairs = self.let_drain(cx, repairs, known, now);
+                if repairs.is_empty() {
+                    in_order.push(Subject::VirtualServer(*frontend));
+                }
+                ops.extend(repairs);
+            }
+            self.resolve(cx, &in_order);
+            rest = others;
+        }
+        Ok(ops)
+    }
+
+    fn postpone_reading<'a>(&mut self, frontends: impl Iterator<Item = &'a Frontend>) {
+        let due = Instant::now() + READ_RETRY;
+        for frontend in frontends {
+            self.retry_queue.postpone(&Subject::VirtualServer(*frontend), due);
+        }
+    }
+
+    /// Keeps the draining real servers of a family until this time, or their deadline, even without
+    /// connections.
+    pub(crate) fn hold_draining(&mut self, family: Family, until: Instant) {
+        self.drain.hold(family, until);
+    }
+
+    /// Returns true once when the time has come until which a family was held.
+    pub(crate) fn take_ended_hold(&mut self, family: Family, now: Instant) -> bool {
+        self.drain.take_ended_hold(family, now)
+    }
+
+    /// Removes the draining real servers whose last connection has ended, or whose time is up.
+    pub(crate) async fn check_draining(&mut self, cx: &mut Context) -> Result<(), WorkerGone> {
+        let started = Instant::now();
+        let due: Arc<[Frontend]> = self.drain.due(started).into();
+        if due.is_empty() {
+            return Ok(());
+        }
+        let seen = cx.read_virtual_servers(&due).await;
+        let Some(mut seen) = cx.or_report(seen)? else {
+            self.drain.postpone_due(started, Instant::now() + READ_RETRY);
+            return Ok(());
+        };
+        let unread = seen.unread.iter().map(|(frontend, _)| *frontend);
+        self.drain.postpone(unread, Instant::now() + READ_RETRY);
+        let n_connections = self.drain.n_connections();
+        self.open_counts.count(cx, &mut seen, n_connections).await?;
+        let mut ops = Vec::new();
+        for (frontend, found) in &seen.found {
+            let time = cx.drain_deadline(frontend);
+            ops.extend(self.drain.check(*frontend, found.as_ref(), time, Instant::now()));
+        }
+        // A pending retry will find more of the virtual server than what was known to drain.
+        let is_pending = |it: &Frontend| self.retry_queue.contains(&Subject::VirtualServer(*it));
+        ops.retain(|op| !matches!(op, Op::RemoveVirtualServer(frontend) if is_pending(frontend)));
+        if ops.is_empty() {
+            return Ok(());
+        }
+        // Not `carry_out`, which would let them drain once more. What else may be pending of them
+        // was not compared.
+        self.apply(cx, ops, Basis::Plan).await?;
+        self.round_ended(
+            cx,
+            Ended { kind: RoundKind::Retry, took: started.elapsed(), oldest: None },
+        );
+        Ok(())
+    }
+}
+
+/// Returns the part of the kernel that is to be compared because of a pending retry: if the subject
+/// is one that others rest on, or if the refusal makes no sense unless something that it rests on is
+/// gone.
+fn rests_on(planner: &Planner, retry_queue: &RetryQueue, subject: &Subject) -> Option<Part> {
+    let class = retry_queue.get(subject).map(|pending| pending.refusal.class);
+    let conflict = class == Some(RefusalClass::Conflict);
+    // A set that is full has entries that we do not know of, or is smaller than we know.
+    let full = class == Some(RefusalClass::SetFull);
+    match subject {
+        Subject::Link => Some(Part::Addresses),
+        Subject::Address(_) | Subject::Route(_) if conflict => Some(Part::Addresses),
+        Subject::Set(set) => Some(Part::Sets([*set].into())),
+        Subject::Entry(set, _) if conflict || full => Some(Part::Sets([*set].into())),
+        Subject::RuleSet(family) => Some(Part::RuleSet(*family)),
+        Subject::Chain(chain) => {
+            let pending = retry_queue.get(subject)?;
+            let whole = Subject::Chain(ChainSubject::Chain(chain.chain()));
+            let is_unknown = conflict
+                || *subject != whole && retry_queue.contains(&whole)
+                || chains::is_state_unknown(planner, pending, chain);
+            is_unknown.then_some(Part::Chains(chain.chain().family))
+        }
+        Subject::Entry(..)
+        | Subject::Address(_)
+        | Subject::Route(_)
+        | Subject::VirtualServer(_) => None,
+    }
+}
+
+/// True if no Service asks for a frontend, so that it need not be read.
+fn is_unwanted(planner: &Planner, frontend: &Frontend) -> bool {
+    planner.settings().mode == Mode::Ipvs
+        && matches!(planner.desired().at(frontend), DesiredFrontend::Unclaimed)
+}
+
+/// Returns the operation that gives an entry, an address or a route its desired state.
+fn as_desired(planner: &Planner, subject: Subject) -> Option<Op> {
+    let desired = planner.desired();
+    match subject {
+        Subject::Entry(set, entry) if desired.has_entry(set, &entry) => {
+            Some(Op::AddEntry(set, entry))
+        }
+        Subject::Entry(set, entry) => Some(Op::RemoveEntry(set, entry)),
+        Subject::Address(address) if desired.has_address(address) => Some(Op::BindAddress(address)),
+        Subject::Address(address) => Some(Op::UnbindAddress(address)),
+        Subject::Route(route) if planner.settings().has_route(&route) => Some(Op::add_route(route)),
+        Subject::Route(route) => Some(Op::remove_route(route)),
+        Subject::Link
+        | Subject::Set(_)
+        | Subject::RuleSet(_)
+        | Subject::VirtualServer(_)
+        | Subject::Chain(_) => None,
+    }
+}

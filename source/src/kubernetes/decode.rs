@@ -1,0 +1,260 @@
+//! Decoding of what the API server sends into objects.
+//!
+//! An object that does not decode must not affect other objects: the frame around them is read
+//! first, then each object on its own.
+
+mod list;
+mod table;
+#[cfg(test)]
+mod tests;
+
+pub(super) use list::ListReader;
+pub(super) use table::Table;
+
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+
+use super::error_text::in_short;
+use super::kind::ResourceKind;
+use crate::object::{EndpointSlice, Metadata, Node, OtherNode, Service, presence};
+use syntax::quoted::{Quoted, cut};
+
+/// Most bytes of an object that are read. etcd takes 1.5 MiB by default, and JSON may have six bytes for one
+/// (`\u003c`). Decoded it takes up to four times as much (`tests/memory.rs`).
+pub(super) const LONGEST_OBJECT: usize = 16 << 20;
+
+/// Advice where an answer is longer than those of API servers.
+pub(super) const UNLIKE_AN_ANSWER: &str =
+    "no API server answers so: check which server or proxy is at the address in the kubeconfig";
+
+/// An object of a kind that is followed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Item {
+    Service(Box<Service>),
+    EndpointSlice(Box<EndpointSlice>),
+    Node(Box<Node>),
+    OtherNode(Box<OtherNode>),
+    Undecodable(Box<Undecodable>),
+}
+
+/// An object that is not what its kind should be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Undecodable {
+    pub(super) kind: ResourceKind,
+    /// Metadata: no more than name, namespace and resource version, where these are fine.
+    pub(super) metadata: Metadata,
+    /// Field that cannot be decoded, and the reason.
+    pub(super) problem: String,
+}
+
+/// A line of a watch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Line {
+    /// The object is there, or is different now.
+    Applied(Item),
+    /// The object is gone. This is what it was.
+    Deleted(Item),
+    /// Everything up to this version has been sent.
+    Bookmark {
+        resource_version: String,
+        /// With it, all objects that existed when the watch began have been sent.
+        list_ends: bool,
+    },
+    /// The watch is at its end.
+    Error(Status),
+}
+
+/// Reason for which the API server refuses something.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub(super) struct Status {
+    /// The HTTP status, 0 if unknown.
+    pub(super) code: u16,
+    pub(super) reason: String,
+    /// Beginning of the server's words, on one line.
+    #[serde(deserialize_with = "short_text")]
+    pub(super) message: String,
+    /// Time after which to ask again, by the header `Retry-After`.
+    #[serde(skip)]
+    pub(super) retry_after: Option<Duration>,
+}
+
+/// The end of a list, or of a page of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct PageEnd {
+    /// Items that have not come before.
+    pub(super) items: Vec<Item>,
+    pub(super) resource_version: Option<String>,
+    /// Token of the next page, if there is one.
+    pub(super) next: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct LineFrame<'a> {
+    #[serde(rename = "type")]
+    kind: &'a str,
+    #[serde(borrow)]
+    object: &'a RawValue,
+}
+
+#[derive(Deserialize)]
+struct PageFrame<'a> {
+    #[serde(default)]
+    metadata: PageMetadata,
+    #[serde(borrow, deserialize_with = "present")]
+    items: Vec<&'a RawValue>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct PageMetadata {
+    resource_version: String,
+    r#continue: String,
+}
+
+#[derive(Deserialize)]
+struct BookmarkFrame {
+    metadata: BookmarkMetadata,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct BookmarkMetadata {
+    resource_version: String,
+    #[serde(default)]
+    annotations: BookmarkAnnotations,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct BookmarkAnnotations {
+    /// True if the bookmark ends a list which was sent as a stream.
+    #[serde(rename = "k8s.io/initial-events-end", deserialize_with = "presence")]
+    list_ends: bool,
+}
+
+/// Part of a bad object that its name needs.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Head<'a> {
+    #[serde(borrow)]
+    metadata: HeadMetadata<'a>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct HeadMetadata<'a> {
+    #[serde(borrow)]
+    name: Option<&'a RawValue>,
+    #[serde(borrow)]
+    namespace: Option<&'a RawValue>,
+    #[serde(borrow)]
+    resource_version: Option<&'a RawValue>,
+}
+
+impl Item {
+    fn decode(kind: ResourceKind, text: &str) -> Self {
+        let decoded = match kind {
+            ResourceKind::Service => decode(text).map(Self::Service),
+            ResourceKind::EndpointSlice => decode(text).map(Self::EndpointSlice),
+            ResourceKind::Node => decode(text).map(Self::Node),
+            ResourceKind::OtherNode => decode(text).map(Self::OtherNode),
+        };
+        decoded.unwrap_or_else(|problem| {
+            let Head { metadata: head } = serde_json::from_str(text).unwrap_or_default();
+            let metadata = Metadata {
+                name: text_in(head.name),
+                namespace: text_in(head.namespace),
+                resource_version: text_in(head.resource_version),
+                ..Metadata::default()
+            };
+            let problem = cut(&problem);
+            Self::Undecodable(Box::new(Undecodable { kind, metadata, problem }))
+        })
+    }
+
+    /// The version of the object, which is how far the watch has come that sent it.
+    pub(super) fn resource_version(&self) -> Option<&str> {
+        let metadata = match self {
+            Self::Service(service) => &service.metadata,
+            Self::EndpointSlice(slice) => &slice.metadata,
+            Self::Node(node) => &node.metadata,
+            Self::OtherNode(node) => &node.metadata,
+            Self::Undecodable(undecodable) => &undecodable.metadata,
+        };
+        metadata.resource_version.as_deref().filter(|version| !version.is_empty())
+    }
+}
+
+impl Line {
+    /// A line of a watch on objects of a kind.
+    pub(super) fn decode(kind: ResourceKind, line: &[u8]) -> serde_json::Result<Self> {
+        let frame: LineFrame<'_> = serde_json::from_slice(line)?;
+        let text = frame.object.get();
+        Ok(match frame.kind {
+            "ADDED" | "MODIFIED" => Self::Applied(Item::decode(kind, text)),
+            "DELETED" => Self::Deleted(Item::decode(kind, text)),
+            "BOOKMARK" => {
+                let BookmarkFrame { metadata } = serde_json::from_str(text)?;
+                let list_ends = metadata.annotations.list_ends;
+                Self::Bookmark { resource_version: metadata.resource_version, list_ends }
+            }
+            "ERROR" => Self::Error(serde_json::from_str(text)?),
+            other => {
+                let problem = format_args!("an event of the unknown type {}", Quoted(other));
+                return Err(serde::de::Error::custom(problem));
+            }
+        })
+    }
+}
+
+impl Status {
+    /// The version that was asked for, or a page's token, is older than what the server remembers.
+    pub(super) fn is_expired(&self) -> bool {
+        self.code == 410 || matches!(self.reason.as_str(), "Expired" | "Gone")
+    }
+
+    /// True if the server has not come as far as the version that was asked for
+    /// (`NewTooLargeResourceVersionError` in apiserver's storage/errors.go).
+    pub(super) fn is_too_large_version(&self) -> bool {
+        self.code == 504 && self.message.contains("Too large resource version")
+    }
+}
+
+/// The object, or which of its fields is wrong. Keeping track of where one is costs time, so a bad
+/// object is read twice rather than every object slowly.
+fn decode<T: DeserializeOwned>(text: &str) -> Result<Box<T>, String> {
+    serde_json::from_str(text).map(Box::new).or_else(|_| {
+        let mut deserializer = serde_json::Deserializer::from_str(text);
+        serde_path_to_error::deserialize(&mut deserializer).map(Box::new).map_err(|error| {
+            let path = error.path().to_string();
+            // The text is one line that no operator ever sees, so line and column are of no use.
+            let problem = error.inner().to_string();
+            let problem = problem.split(" at line ").next().unwrap_or_default();
+            if path == "." { problem.to_owned() } else { format!("{path}: {problem}") }
+        })
+    })
+}
+
+/// Items may be `null`, but not absent: what has none is no list, and an empty list means that
+/// everything is gone.
+fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<&'de RawValue>, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
+/// A text for a log, as short as one should be.
+fn short_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    String::deserialize(deserializer).map(|text| in_short(&text))
+}
+
+/// Returns a text, if the value is one. A value that is none is not kept: it may be a list as long as the object.
+fn text_in(value: Option<&RawValue>) -> Option<String> {
+    serde_json::from_str(value?.get()).ok()
+}
+
+fn non_empty(text: String) -> Option<String> {
+    Some(text).filter(|text| !text.is_empty())
+}
