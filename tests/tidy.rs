@@ -139,7 +139,10 @@ fn imports(folder: &str) -> Imports {
         let mentioned = imports.entry(module.to_owned()).or_default();
         for (number, line) in program_lines(text) {
             let place = format!("{}:{number}", file.display());
-            assert!(!line.contains("crate::{"), "{place}: a grouped import hides from this test");
+            // Types of the crate's root may be grouped. Modules would hide from this test.
+            let grouped = line.split("crate::{").skip(1);
+            let hides = grouped.into_iter().any(|names| !names.starts_with(char::is_uppercase));
+            assert!(!hides, "{place}: a grouped import hides from this test");
             for after in line.split("crate::").skip(1) {
                 let end = after.find(|c: char| !c.is_alphanumeric() && c != '_');
                 let name = after.split_at(end.unwrap_or(after.len())).0;

@@ -1,6 +1,6 @@
 //! Options of the API server's client.
 
-use super::Configuration;
+use super::resolved::Configuration;
 use source::kubernetes::ClientOptions;
 
 /// `reportingController` of Events, and the beginning of the user agent: what dashboards, alerts

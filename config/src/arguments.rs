@@ -1,6 +1,8 @@
 //! Flags as they are given. Those of fields keep their text, which is set in a document later; those that
 //! are no field have a type.
 
+use std::path::PathBuf;
+
 use clap::Args;
 
 use serve::version::VERSION;
@@ -35,6 +37,21 @@ pub struct Arguments {
     pub given: Vec<(String, Vec<String>)>,
 }
 
+/// Action that the program carries out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Balance, until it is told to end.
+    Run,
+    /// Do what needs all privileges, and end.
+    InitOnly,
+    /// Remove what is in the kernel, and end.
+    Cleanup,
+    /// Remove what kube-proxy's mode ipvs does not know, leave the rest serving, and end.
+    HandOver,
+    /// Write the configuration to this file, and end.
+    WriteConfig(PathBuf),
+}
+
 impl Arguments {
     /// The version that is reported.
     #[must_use]
@@ -65,11 +82,14 @@ impl Arguments {
     }
 }
 
-/// Parses the values that Go's `strconv.ParseBool` accepts.
-pub(crate) fn go_bool(text: &str) -> Result<bool, String> {
-    match text {
-        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
-        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
-        _ => Err(format!("{text:?} is neither true nor false")),
+impl Action {
+    pub(super) fn of(arguments: &Arguments) -> Self {
+        match arguments.write_config_to.as_deref() {
+            Some(path) if !path.is_empty() => Self::WriteConfig(path.into()),
+            _ if arguments.cleanup == Some(true) => Self::Cleanup,
+            _ if arguments.hand_over == Some(true) => Self::HandOver,
+            _ if arguments.init_only == Some(true) => Self::InitOnly,
+            _ => Self::Run,
+        }
     }
 }

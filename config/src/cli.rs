@@ -15,11 +15,12 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args as _, Command, FromArgMatches as _, Parser};
 use plan::mode::Mode;
 
-use crate::Arguments;
-use crate::arguments::go_bool;
+use crate::arguments::Arguments;
 use crate::flags::{self, FlagEntry};
 use crate::read::Documents;
-use crate::reference::{Flag, RETIRED};
+use crate::reference::RETIRED;
+use crate::setting::Flag;
+use crate::text::go_bool;
 
 /// Longest line of `--help`, also where the terminal's width is not known.
 const HELP_WIDTH: usize = 100;
@@ -151,9 +152,9 @@ pub fn command() -> Command {
 
 /// The argument of a field, whose values are checked, and kept as they are.
 fn of_field(flag: &Flag) -> Arg {
-    let set = flag.set;
+    let name = flag.name;
     let check = move |text: &str| {
-        set.map_or(Ok(()), |set| set(&mut Documents::default(), text))?;
+        Documents::default().set_flag(name, text).unwrap_or(Ok(()))?;
         Ok::<_, String>(text.to_owned())
     };
     let action = if flag.is_list { ArgAction::Append } else { ArgAction::Set };

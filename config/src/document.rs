@@ -8,12 +8,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::flags::{add_vmodule, set_address, set_socket, set_unless_empty};
-use super::mode::ProxyMode;
-use super::resolved::LogFormat;
 use super::settings::{Field, settings};
 use super::text::Parsed;
-use super::words::DetectLocalMode;
+use super::words::{DetectLocalMode, LogFormat, ProxyMode};
+use syntax::address;
 use syntax::duration::{GoDuration, InvalidDuration};
 use syntax::quantity::Quantity;
 
@@ -37,7 +35,7 @@ const WINDOWS: &str = "it belongs to kube-proxy on Windows";
 
 settings! {
     /// kube-proxy's document.
-    pub struct KubeProxyConfiguration in (kube_proxy) at "" {
+    pub struct KubeProxyConfiguration at "" {
         /// Must be kubeproxy.config.k8s.io/v1alpha1
         api_version: String = "apiVersion", "string" { default: API_VERSION, }
         /// Address whose IP family is this node's primary one. Nothing listens on it. Unspecified
@@ -45,7 +43,7 @@ settings! {
         /// defaults of healthzBindAddress and metricsBindAddress have its family, too
         bind_address: String = "bindAddress", "address" {
             default: "0.0.0.0", flag: "bind-address" "ADDRESS" Node,
-            set: |documents, text| set_address(&mut documents.kube_proxy.bind_address, text),
+            set: set_address,
         }
         /// Ends the program if it cannot listen on the address of the health or the metrics server,
         /// instead of trying again
@@ -84,14 +82,12 @@ settings! {
         /// Address and port of the health server (/healthz, /livez, /readyz)
         healthz_bind_address: String = "healthzBindAddress", "address:port" {
             flag: "healthz-bind-address" "ADDRESS:PORT" Serving,
-            set: |documents, text| set_socket(&mut documents.kube_proxy.healthz_bind_address, text),
+            set: set_socket,
         }
         /// Name of this node, as EndpointSlices have it in nodeName. Empty: the host's name
         hostname_override: String = "hostnameOverride", "string" {
             flag: "hostname-override" "NAME" Node with_config,
-            set: |documents, text| {
-                set_unless_empty(&mut documents.kube_proxy.hostname_override, text)
-            },
+            set: set_unless_empty,
         }
         iptables: Iptables = "iptables";
         ipvs: Ipvs = "ipvs";
@@ -101,7 +97,7 @@ settings! {
         /// Address and port of the metrics server (/metrics)
         metrics_bind_address: String = "metricsBindAddress", "address:port" {
             flag: "metrics-bind-address" "ADDRESS:PORT" Serving,
-            set: |documents, text| set_socket(&mut documents.kube_proxy.metrics_bind_address, text),
+            set: set_socket,
         }
         /// Mode of the proxy: {words}. Empty: ipvs. nftables and kernelspace are refused
         mode: Parsed<ProxyMode> = "mode", "string" { flag: "proxy-mode" "MODE" Balancing, }
@@ -137,7 +133,7 @@ settings! {
 
 settings! {
     /// `clientConnection`: how to talk to the API server.
-    pub struct ClientConnection in (kube_proxy.client_connection) at "clientConnection." {
+    pub struct ClientConnection at "clientConnection." {
         accept_content_types: String = "acceptContentTypes", "string" { unused: JSON, }
         /// Largest burst of requests to the API server
         burst: i32 = "burst", "number" { default: 10, flag: "kube-api-burst" "NUMBER" ApiServer, }
@@ -156,7 +152,7 @@ settings! {
 
 settings! {
     /// `conntrack`: the kernel's connection tracking.
-    pub struct Conntrack in (kube_proxy.conntrack) at "conntrack." {
+    pub struct Conntrack at "conntrack." {
         /// Raises nf_conntrack_max to this number times the online processors, or to conntrack.min
         /// if that is more; to 1048576 if the product is larger than that, whatever conntrack.min
         /// is; 0 leaves nf_conntrack_max unchanged
@@ -200,7 +196,7 @@ settings! {
 
 settings! {
     /// `detectLocal`: what belongs to `detectLocalMode`.
-    pub struct DetectLocal in (kube_proxy.detect_local) at "detectLocal." {
+    pub struct DetectLocal at "detectLocal." {
         /// Bridge of this node's pods, for detectLocalMode BridgeInterface
         bridge_interface: String = "bridgeInterface", "string" {
             flag: "pod-bridge-interface" "INTERFACE" Masquerading,
@@ -215,7 +211,7 @@ settings! {
 
 settings! {
     /// `iptables`: of that mode, and what other modes have from it.
-    pub struct Iptables in (kube_proxy.iptables) at "iptables." {
+    pub struct Iptables at "iptables." {
         /// Serves IPv4 node ports on loopback addresses too, if nodePortAddresses include 127.0.0.0
         /// or a network of loopback addresses (an empty list does): sets
         /// net.ipv4.conf.all.route_localnet to 1. In mode ipvs, set localhostNodePorts of
@@ -247,7 +243,7 @@ settings! {
 
 settings! {
     /// `ipvs`: of our mode.
-    pub struct Ipvs in (kube_proxy.ipvs) at "ipvs." {
+    pub struct Ipvs at "ipvs." {
         /// Networks of other programs: virtual servers, addresses and set entries inside them that
         /// no Service asks for are not removed, in mode ipvs and after a switch from it
         exclude_cidrs: Vec<String> = "excludeCIDRs" (serialize_with = "null_if_empty"),
@@ -291,7 +287,7 @@ settings! {
 
 settings! {
     /// `logging`.
-    pub struct Logging in (kube_proxy.logging) at "logging." {
+    pub struct Logging at "logging." {
         flush_frequency: FlushFrequency = "flushFrequency", "duration, or nanoseconds" {
             unused: UNBUFFERED, default: FlushFrequency::Text(GoDuration::from_secs(5)),
             flag: "log-flush-frequency" "DURATION" Logging with_config,
@@ -319,7 +315,7 @@ pub enum FlushFrequency {
 
 settings! {
     /// `logging.options`.
-    pub struct FormatOptions in (kube_proxy.logging.options) at "logging.options." {
+    pub struct FormatOptions at "logging.options." {
         json: JsonOptions = "json";
         text: TextOptions = "text";
     }
@@ -327,7 +323,7 @@ settings! {
 
 settings! {
     /// `logging.options.json`.
-    pub struct JsonOptions in (kube_proxy.logging.options.json) at "logging.options.json." {
+    pub struct JsonOptions at "logging.options.json." {
         info_buffer_size: Quantity = "infoBufferSize", "size" {
             unused: UNBUFFERED, flag: "log-json-info-buffer-size" "SIZE" Logging with_config,
         }
@@ -339,7 +335,7 @@ settings! {
 
 settings! {
     /// `logging.options.text`.
-    pub struct TextOptions in (kube_proxy.logging.options.text) at "logging.options.text." {
+    pub struct TextOptions at "logging.options.text." {
         info_buffer_size: Quantity = "infoBufferSize", "size" {
             unused: UNBUFFERED, flag: "log-text-info-buffer-size" "SIZE" Logging with_config,
         }
@@ -351,11 +347,10 @@ settings! {
 
 settings! {
     /// An item of `logging.vmodule`.
-    pub struct VmoduleItem in (kube_proxy) at "logging.vmodule[]." {
+    pub struct VmoduleItem at "logging.vmodule[]." {
         file_pattern: String = "filePattern", "string" {
             unused: "it names source files of kube-proxy",
             flag: "vmodule" "PATTERN=LEVEL,..." Logging with_config repeated,
-            set: |documents, text| add_vmodule(&mut documents.kube_proxy.logging.vmodule, text),
         }
         verbosity: u32 = "verbosity", "number" { unused: "it is about source files of kube-proxy", }
     }
@@ -363,7 +358,7 @@ settings! {
 
 settings! {
     /// `nftables`: of that mode.
-    pub struct Nftables in (kube_proxy.nftables) at "nftables." {
+    pub struct Nftables at "nftables." {
         masquerade_all: bool = "masqueradeAll", "bool" { unused: NFTABLES, }
         masquerade_bit: Option<i32> = "masqueradeBit", "number" { unused: NFTABLES, default: 14, }
         min_sync_period: GoDuration = "minSyncPeriod", "duration" {
@@ -377,7 +372,7 @@ settings! {
 
 settings! {
     /// `winkernel`: of Windows.
-    pub struct Winkernel in (kube_proxy.winkernel) at "winkernel." {
+    pub struct Winkernel at "winkernel." {
         enable_dsr: bool = "enableDSR", "bool" { unused: WINDOWS, }
         forward_health_check_vip: bool = "forwardHealthCheckVip", "bool" { unused: WINDOWS, }
         network_name: String = "networkName", "string" { unused: WINDOWS, }
@@ -479,4 +474,39 @@ fn whole_if_whole<S: Serializer>(value: &f32, serializer: S) -> Result<S::Ok, S:
         let text = value.to_string();
         serializer.serialize_f64(text.parse().unwrap_or_else(|_| f64::from(*value)))
     }
+}
+
+fn set_unless_empty(field: &mut String, text: &str) -> Result<(), String> {
+    if !text.is_empty() {
+        text.clone_into(field);
+    }
+    Ok(())
+}
+
+/// Sets a field to an address.
+fn set_address(field: &mut String, text: &str) -> Result<(), String> {
+    if !text.is_empty() && address::ip(text).is_none() {
+        return Err(format!("{text:?} is not a valid IP address"));
+    }
+    set_unless_empty(field, text)
+}
+
+/// Sets a field to an address, with or without a port.
+fn set_socket(field: &mut String, text: &str) -> Result<(), String> {
+    let is_address = address::ip(text).is_some() || address::socket(text).is_some();
+    if !text.is_empty() && !is_address {
+        return Err(format!("{text:?} is neither an IP address nor IP:port"));
+    }
+    set_unless_empty(field, text)
+}
+
+/// Adds `pattern=3,other=4`.
+pub(super) fn add_vmodule(items: &mut Vec<VmoduleItem>, text: &str) -> Result<(), String> {
+    for pair in text.split(',').filter(|pair| !pair.is_empty()) {
+        let problem = || format!("{pair:?} does not have the pattern=N format");
+        let (pattern, level) = pair.split_once('=').ok_or_else(problem)?;
+        let verbosity = level.parse().map_err(|_| problem())?;
+        items.push(VmoduleItem { file_pattern: pattern.to_owned(), verbosity });
+    }
+    Ok(())
 }

@@ -6,10 +6,11 @@ use serde_json::Value;
 
 use super::arguments::Arguments;
 use super::defaults::{HEALTHZ_PORT, METRICS_PORT};
-use super::document::{KubeProxyConfiguration, VmoduleItem};
+use super::document::KubeProxyConfiguration;
 use super::kube_ipvs::KubeIpvsConfiguration;
 use super::read::Documents;
-use super::reference::{self, FIELDS, FLAGS_ONLY, Flag, Heading, OWN_FIELDS, Setting};
+use super::reference::{self, FIELDS, FLAGS_ONLY, OWN_FIELDS};
+use super::setting::{Flag, Heading, Setting};
 use syntax::address;
 use syntax::duration::GoDuration;
 
@@ -62,13 +63,13 @@ pub(super) fn set(arguments: &Arguments, documents: &mut Documents) -> Result<()
     // Of what both list, flags go first.
     let of_file = std::mem::take(&mut documents.kube_proxy.logging.vmodule);
     for (name, values) in &arguments.given {
-        let flag = reference::of_flag(name).map(|(_, flag)| flag);
-        let Some(set) = flag.filter(|flag| flag.with_config || !has_file).and_then(|it| it.set)
-        else {
+        let applies = |(_, flag): (_, Flag)| flag.with_config || !has_file;
+        if !reference::of_flag(name).is_some_and(applies) {
             continue;
-        };
+        }
         for value in values {
-            set(documents, value).map_err(|problem| format!("--{name}: {problem}"))?;
+            let set = documents.set_flag(name, value).unwrap_or(Ok(()));
+            set.map_err(|problem| format!("--{name}: {problem}"))?;
         }
     }
     documents.kube_proxy.logging.vmodule.extend(of_file);
@@ -143,41 +144,6 @@ impl FlagEntry {
         let notes: Vec<String> = default.into_iter().chain(with_config).collect();
         format!("{setting}\n{}", notes.join(" ")).trim_end().to_owned()
     }
-}
-
-pub(super) fn set_unless_empty(field: &mut String, text: &str) -> Result<(), String> {
-    if !text.is_empty() {
-        text.clone_into(field);
-    }
-    Ok(())
-}
-
-/// Sets a field to an address.
-pub(super) fn set_address(field: &mut String, text: &str) -> Result<(), String> {
-    if !text.is_empty() && address::ip(text).is_none() {
-        return Err(format!("{text:?} is not a valid IP address"));
-    }
-    set_unless_empty(field, text)
-}
-
-/// Sets a field to an address, with or without a port.
-pub(super) fn set_socket(field: &mut String, text: &str) -> Result<(), String> {
-    let is_address = address::ip(text).is_some() || address::socket(text).is_some();
-    if !text.is_empty() && !is_address {
-        return Err(format!("{text:?} is neither an IP address nor IP:port"));
-    }
-    set_unless_empty(field, text)
-}
-
-/// Adds `pattern=3,other=4`.
-pub(super) fn add_vmodule(items: &mut Vec<VmoduleItem>, text: &str) -> Result<(), String> {
-    for pair in text.split(',').filter(|pair| !pair.is_empty()) {
-        let problem = || format!("{pair:?} does not have the pattern=N format");
-        let (pattern, level) = pair.split_once('=').ok_or_else(problem)?;
-        let verbosity = level.parse().map_err(|_| problem())?;
-        items.push(VmoduleItem { file_pattern: pattern.to_owned(), verbosity });
-    }
-    Ok(())
 }
 
 /// The flags from before there were addresses: 0 means not to serve, another number is the port of

@@ -3,6 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::text::nearest;
+
 /// Gate that makes `spec.externalIPs` count.
 pub const EXTERNAL_IPS: &str = "AllowServiceExternalIPs";
 
@@ -63,7 +65,7 @@ impl FeatureGates {
         let others = self.settings.keys().map(String::as_str);
         let others: Vec<String> = others
             .filter(|name| !with_effect.contains(name))
-            .map(|name| match super::nearest(name, known.into_iter()) {
+            .map(|name| match nearest(name, known.into_iter()) {
                 Some(near) => format!("{name} (did you mean {near}?)"),
                 None => name.to_owned(),
             })

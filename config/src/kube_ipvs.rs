@@ -12,10 +12,9 @@ use plan::scheduler::{SCHEDULERS, SchedulerName};
 use plan::settings::{AcceptServiceTraffic, ShortCircuitNetworks, overlap};
 use serde::{Deserialize, Deserializer};
 
-use super::mode::{FallbackMode, OnReturn};
 use super::settings::{Refused, Section as _, not_negative, positive, settings, within};
 use super::text::{Parsed, of_scalar};
-use super::words::ArpReplies;
+use super::words::{ArpReplies, FallbackMode, OnReturn};
 use forwarding::relay::DEFAULT_UDP_IDLE;
 use kernel::estimators::Run;
 use kernel::rules::Variant;
@@ -43,9 +42,12 @@ const LONGEST_SOCKET_PATH: usize = 85;
 /// Default of `consoleSocket`.
 pub const DEFAULT_CONSOLE_SOCKET: &str = "/run/kube-ipvs/console.sock";
 
+/// Word in the list that has the number of Services decide.
+pub(super) const AUTO: &str = "auto";
+
 settings! {
     /// Our document.
-    pub struct KubeIpvsConfiguration in (own) at "" {
+    pub struct KubeIpvsConfiguration at "" {
         /// New connections to Services in INPUT, which they pass in mode ipvs alone: {words}.
         /// docs/kernel-use.md has the rules
         accept_service_traffic: Parsed<AcceptServiceTraffic> = "acceptServiceTraffic", "string" {
@@ -150,7 +152,7 @@ settings! {
 
 settings! {
     /// `estimators`: the kernel threads, or the timer, that estimate how much goes through IPVS.
-    pub struct Estimators in (own.estimators) at "estimators." {
+    pub struct Estimators at "estimators." {
         /// IPVS statistics of the kernel (run_estimation, Linux 5.16 and later): {words}.
         /// docs/estimators.md has the costs
         run: Parsed<Run> = "run" (deserialize_with = "of_scalar"), "string" {
@@ -161,7 +163,7 @@ settings! {
 
 settings! {
     /// `limits`: what one Service may take of a node. Absent is the default.
-    pub struct Limits in (own.limits) at "limits." {
+    pub struct Limits at "limits." {
         /// Most addresses and ports of one Service. Those beyond are left out, in the order of
         /// docs/limits.md, with an Event. All limits are far above what Services need: they keep
         /// one object from taking the whole node
@@ -196,7 +198,7 @@ settings! {
 
 settings! {
     /// `shortCircuit`. Absent is the default, empty is off.
-    pub struct ShortCircuit in (own.short_circuit) at "shortCircuit." {
+    pub struct ShortCircuit at "shortCircuit." {
         /// Unused network of up to 24 bits for short circuits: through them, clients in the cluster
         /// reach all endpoints at an address with externalTrafficPolicy Local. Empty: these clients
         /// get what clients outside get. If it is unset and clusterCIDR or nodePortAddresses

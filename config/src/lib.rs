@@ -16,14 +16,17 @@ pub mod cli;
 mod conntrack;
 pub mod defaults;
 pub mod document;
+mod file;
 pub mod flags;
 pub mod gates;
 pub mod kube_ipvs;
 pub mod mode;
+mod networks;
 pub mod read;
 pub mod reference;
 mod resolved;
 mod service_routes;
+pub mod setting;
 pub mod settings;
 pub mod text;
 mod tree;
@@ -33,45 +36,24 @@ pub mod watch;
 pub mod words;
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use plan::mode::Mode;
 
 pub use api_client::CONTROLLER;
-pub use arguments::Arguments;
+pub use arguments::{Action, Arguments};
 pub use conntrack::Conntrack;
 use document::KubeProxyConfiguration;
+pub use file::ConfigurationFile;
 use kube_ipvs::KubeIpvsConfiguration;
-use mode::{ModeChoice, ProxyMode};
+use mode::ModeChoice;
 use read::Documents;
-pub use resolved::{ApiServer, Configuration, IpvsTimeouts, LogFormat, Logging, Served};
+pub use resolved::{ApiServer, Configuration, IpvsTimeouts, Logging, Served};
 pub use service_routes::ServiceRoutes;
 use text::Parsed;
 use validate::Violation;
-
-/// Action that the program carries out.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Action {
-    /// Balance, until it is told to end.
-    Run,
-    /// Do what needs all privileges, and end.
-    InitOnly,
-    /// Remove what is in the kernel, and end.
-    Cleanup,
-    /// Remove what kube-proxy's mode ipvs does not know, leave the rest serving, and end.
-    HandOver,
-    /// Write the configuration to this file, and end.
-    WriteConfig(PathBuf),
-}
-
-/// The file that the configuration was read from, as it was then.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ConfigurationFile {
-    /// Path of the file.
-    pub path: PathBuf,
-    /// All of it.
-    pub content: Vec<u8>,
-}
+pub use words::LogFormat;
+use words::ProxyMode;
 
 /// Reason for which there is no configuration.
 #[derive(Debug, thiserror::Error)]
@@ -88,9 +70,6 @@ pub enum ConfigurationError {
         notes: Vec<String>,
     },
 }
-
-/// The largest file that is read.
-const MAX_FILE_BYTES: u64 = 4 << 20;
 
 impl Configuration {
     /// Puts together what files and flags say.
@@ -199,52 +178,6 @@ impl Configuration {
         all.insert(group.to_owned(), serde_json::to_value(&self.own)?);
         Ok(serde_json::Value::Object(all))
     }
-}
-
-impl ConfigurationFile {
-    fn read(path: &Path) -> Result<Self, String> {
-        let length = std::fs::metadata(path).map_err(|error| unread(path, error))?.len();
-        if length > MAX_FILE_BYTES {
-            return Err(unread(
-                path,
-                format!("it has {length} bytes, and {MAX_FILE_BYTES} at most are read"),
-            ));
-        }
-        let content = std::fs::read(path).map_err(|error| unread(path, error))?;
-        Ok(Self { path: path.to_owned(), content })
-    }
-
-    fn documents(&self) -> Result<Documents, String> {
-        let text = std::str::from_utf8(&self.content).map_err(|error| unread(&self.path, error))?;
-        read::read(text).map_err(|error| unread(&self.path, error))
-    }
-}
-
-fn unread(path: &Path, why: impl fmt::Display) -> String {
-    format!("read the configuration file {}: {why}", path.display())
-}
-
-impl Action {
-    fn of(arguments: &Arguments) -> Self {
-        match arguments.write_config_to.as_deref() {
-            Some(path) if !path.is_empty() => Self::WriteConfig(path.into()),
-            _ if arguments.cleanup == Some(true) => Self::Cleanup,
-            _ if arguments.hand_over == Some(true) => Self::HandOver,
-            _ if arguments.init_only == Some(true) => Self::InitOnly,
-            _ => Self::Run,
-        }
-    }
-}
-
-/// The known name that is nearest to another one, if one is near enough to be meant.
-fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let lower = name.to_lowercase();
-    let most = 1 + name.len() / 4;
-    known
-        .map(|known| (strsim::damerau_levenshtein(&lower, &known.to_lowercase()), known))
-        .filter(|(distance, _)| *distance <= most)
-        .min()
-        .map(|(_, known)| known)
 }
 
 /// An empty field lists nothing; an empty flag is a list with an empty network, which kube-proxy

@@ -5,25 +5,13 @@ use std::time::Duration;
 use plan::mode::Mode;
 use serde_json::Value;
 
-use super::Arguments;
+use super::arguments::Arguments;
 use super::document::KubeProxyConfiguration;
 use super::kube_ipvs::KubeIpvsConfiguration;
-use super::reference::{self, FIELDS, OWN_FIELDS, Setting};
+use super::reference::{self, FIELDS, OWN_FIELDS};
+use super::setting::{self, Setting};
+use super::words::{FallbackMode, OnReturn, ProxyMode};
 use syntax::duration::GoDuration;
-
-/// Modes of kube-proxy that are refused, each with what to do.
-pub(super) const REFUSED: [(&str, &str); 2] = [
-    (
-        "nftables",
-        "kube-ipvs has no mode nftables, and none is planned: keep kube-proxy on the nodes that \
-         are to have it, or set mode: ipvs, mode: iptables or mode: userspace",
-    ),
-    (
-        "kernelspace",
-        "kernelspace is kube-proxy's mode on Windows, and kube-ipvs is for Linux only: keep \
-         kube-proxy on Windows nodes",
-    ),
-];
 
 /// The mode to serve in, and what happens on a host that cannot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,34 +31,6 @@ pub struct Fallback {
     pub retry: Duration,
     /// Reaction to a host that can do the preferred mode by now.
     pub on_return: OnReturn,
-}
-
-/// Word of `mode`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ProxyMode {
-    /// This mode.
-    Of(Mode),
-    /// The mode that is tried first, and the one that a host can do instead.
-    Auto,
-}
-
-/// Mode for a host that cannot do the preferred one (`fallback`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FallbackMode {
-    /// Mode iptables.
-    Iptables,
-}
-
-/// Reaction to a host that can do the preferred mode, found while serving in the other one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum OnReturn {
-    /// Say so, and go on.
-    #[default]
-    Stay,
-    /// Say so, and end the program, whose supervisor starts it again.
-    Restart,
-    /// Say so, and switch to it.
-    Switch,
 }
 
 impl ModeChoice {
@@ -98,12 +58,6 @@ impl ModeChoice {
     #[must_use]
     pub fn may_become(&self, mode: Mode) -> bool {
         self.modes().any(|possible| possible == mode)
-    }
-}
-
-impl Default for ProxyMode {
-    fn default() -> Self {
-        Self::Of(Mode::Ipvs)
     }
 }
 
@@ -142,7 +96,7 @@ pub(super) fn notes(
     let other = |setting: &Setting| {
         let modes = setting.effect.modes();
         let is_other = !modes.is_empty() && !modes.iter().any(|mode| choice.may_become(*mode));
-        is_other.then(|| reference::in_words(modes))
+        is_other.then(|| setting::in_words(modes))
     };
     let has_file = arguments.file().is_some();
     let given = arguments.given.iter().filter_map(|(name, _)| reference::of_flag(name));

@@ -9,7 +9,10 @@ use serde::de::DeserializeOwned;
 
 use super::document::{self, KubeProxyConfiguration};
 use super::kube_ipvs::{self, KubeIpvsConfiguration};
-use super::reference::{FIELDS, OWN_FIELDS, Setting};
+use super::reference::{FIELDS, OWN_FIELDS};
+use super::setting::Setting;
+use super::settings::Section as _;
+use super::text::nearest;
 use super::tree::{Node, ValueKind, documents};
 
 /// Documents of a file, and notes on them.
@@ -21,6 +24,19 @@ pub struct Documents {
     pub own: KubeIpvsConfiguration,
     /// Notes on what was written and has no effect.
     pub notes: Vec<String>,
+}
+
+impl Documents {
+    /// Sets the field that has this flag. None: no field has it.
+    ///
+    /// # Errors
+    /// When the text is no value of the field, in words.
+    pub fn set_flag(&mut self, flag: &str, text: &str) -> Option<Result<(), String>> {
+        if flag == "vmodule" {
+            return Some(document::add_vmodule(&mut self.kube_proxy.logging.vmodule, text));
+        }
+        self.own.set_flag(flag, text).or_else(|| self.kube_proxy.set_flag(flag, text))
+    }
 }
 
 /// Reason for which a text is no configuration: in words, with the line.
@@ -144,7 +160,7 @@ fn unknown(at: &str, line: u64, siblings: &BTreeSet<&str>, fields: &[Setting]) -
         let last = |path: &'static str| path.rsplit('.').next().unwrap_or(path);
         fields.iter().map(|field| field.path).find(|path| last(path) == name)
     };
-    let near = super::nearest(name, siblings.iter().copied()).or_else(elsewhere);
+    let near = nearest(name, siblings.iter().copied()).or_else(elsewhere);
     let hint = near.map(|near| format!("; did you mean {near}?")).unwrap_or_default();
     format!("{at} (line {line}) has no effect: unknown field{hint}")
 }

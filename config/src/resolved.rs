@@ -13,14 +13,18 @@ use plan::settings::{
     KUBELET_PORT, Listener, LocalDetection, NodePortAddresses, Settings, ShortCircuitNetworks,
 };
 
+use super::arguments::{Action, Arguments};
 use super::conntrack::{Conntrack, conntrack};
 use super::document::KubeProxyConfiguration;
+use super::file::ConfigurationFile;
+use super::flags;
 use super::gates::{EXTERNAL_IPS, FeatureGates};
 use super::kube_ipvs::KubeIpvsConfiguration;
 use super::mode::{self, ModeChoice};
+use super::networks::{cluster_networks, networks};
 use super::service_routes::ServiceRoutes;
-use super::words::{ArpReplies, DetectLocalMode};
-use super::{Action, Arguments, ConfigurationFile, flags};
+use super::validate::RoutableNetworks;
+use super::words::{ArpReplies, DetectLocalMode, LogFormat};
 use forwarding::relay::PortRange;
 use kernel::estimators::Run;
 use kernel::rules::Variant;
@@ -30,11 +34,6 @@ use serve::listen::Readers;
 use serve::metrics::services::MeasuredServices;
 use source::FollowNodes;
 use syntax::address;
-
-/// Words that `nodePortAddresses` may have beside networks: the Node's first address of each
-/// family, loopback addresses, and all addresses. Only the first, and by itself, before Kubernetes
-/// 1.37.
-pub(super) const NODE_PORT_WORDS: [&str; 3] = ["primary", "localhost", "all"];
 
 /// Everything that the program is told.
 #[derive(Debug, Clone, PartialEq)]
@@ -159,16 +158,6 @@ pub struct Logging {
     pub verbosity: u32,
 }
 
-/// Format of a log line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum LogFormat {
-    /// For people.
-    #[default]
-    Text,
-    /// For programs.
-    Json,
-}
-
 /// Valid configuration, merged from files and flags.
 pub(super) struct Merged {
     pub(super) configured_mode: String,
@@ -270,6 +259,33 @@ impl Configuration {
             pace: pace(&self.document, &self.own, mode),
             ..self.clone()
         }
+    }
+
+    /// The same configuration with local routes to these networks, where the choice is automatic.
+    #[must_use]
+    pub fn with_routes(mut self, networks: Vec<IpNet>) -> Self {
+        if self.service_routes.is_automatic {
+            if self.settings.mode == Mode::Ipvs {
+                self.settings.service_routes.clone_from(&networks);
+            }
+            self.service_routes.chosen = Some(networks);
+        }
+        self
+    }
+
+    /// Splits networks into those that local routes can lead to, beside what else the configuration
+    /// names, and the reasons for which the others cannot be, in words.
+    #[must_use]
+    pub fn routable(&self, networks: &[IpNet]) -> (Vec<IpNet>, Vec<String>) {
+        let mut routable = RoutableNetworks::new(&self.own, &self.document);
+        let (mut taken, mut problems) = (Vec::new(), Vec::new());
+        for network in networks {
+            match routable.take(*network) {
+                Ok(()) => taken.push(*network),
+                Err(problem) => problems.push(format!("{network} {problem}")),
+            }
+        }
+        (taken, problems)
     }
 }
 
@@ -399,14 +415,6 @@ fn local_detection(document: &KubeProxyConfiguration) -> LocalDetection {
 }
 
 /// Returns the networks that `clusterCIDR` lists.
-pub(super) fn cluster_networks(document: &KubeProxyConfiguration) -> Vec<IpNet> {
-    document.cluster_cidr.split(',').filter_map(address::cidr).collect()
-}
-
-pub(super) fn networks(texts: &[String]) -> Vec<IpNet> {
-    texts.iter().filter_map(|text| address::cidr(text)).collect()
-}
-
 /// Networks, and the words that stand for some ([`NODE_PORT_WORDS`]).
 fn node_port_addresses(texts: &[String]) -> NodePortAddresses {
     let has = |word: &str| texts.iter().any(|text| text == word);

@@ -1,16 +1,10 @@
 //! `serviceRoutes`: the networks in which a local route stands for all service addresses.
 
 use ipnet::IpNet;
-use plan::mode::Mode;
 use plan::model::Family;
 
-use super::Configuration;
-use super::kube_ipvs::KubeIpvsConfiguration;
-use super::resolved::networks;
-use super::validate::RoutableNetworks;
-
-/// Word in the list that has the number of Services decide.
-pub(super) const AUTO: &str = "auto";
+use super::kube_ipvs::{AUTO, KubeIpvsConfiguration};
+use super::networks::networks;
 
 /// Choice of the networks with a local route.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,35 +34,6 @@ impl ServiceRoutes {
             |network: &IpNet| found.iter().any(|it| Family::of_net(it) == Family::of_net(network));
         let known = if self.named.is_empty() { found } else { &self.named };
         known.iter().copied().filter(is_routed).collect()
-    }
-}
-
-impl Configuration {
-    /// The same configuration with local routes to these networks, where the choice is automatic.
-    #[must_use]
-    pub fn with_routes(mut self, networks: Vec<IpNet>) -> Self {
-        if self.service_routes.is_automatic {
-            if self.settings.mode == Mode::Ipvs {
-                self.settings.service_routes.clone_from(&networks);
-            }
-            self.service_routes.chosen = Some(networks);
-        }
-        self
-    }
-
-    /// Splits networks into those that local routes can lead to, beside what else the configuration
-    /// names, and the reasons for which the others cannot be, in words.
-    #[must_use]
-    pub fn routable(&self, networks: &[IpNet]) -> (Vec<IpNet>, Vec<String>) {
-        let mut routable = RoutableNetworks::new(&self.own, &self.document);
-        let (mut taken, mut problems) = (Vec::new(), Vec::new());
-        for network in networks {
-            match routable.take(*network) {
-                Ok(()) => taken.push(*network),
-                Err(problem) => problems.push(format!("{network} {problem}")),
-            }
-        }
-        (taken, problems)
     }
 }
 

@@ -6,17 +6,14 @@ use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-use super::arguments::go_bool;
-use super::read::Documents;
-use super::reference::Setting;
-use super::text::{Parsed, Text};
-use super::validate::{NOT_NEGATIVE, POSITIVE};
-use super::words::Words;
+use super::setting::Setting;
+use super::text::{Parsed, Text, Words, go_bool};
 use syntax::duration::GoDuration;
 use syntax::quantity::Quantity;
 
-/// Sets a field of a document as a flag says.
-pub type SetField = fn(&mut Documents, &str) -> Result<(), String>;
+/// What a number must be.
+pub(super) const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
+pub(super) const POSITIVE: &str = "must be greater than 0";
 
 /// A value that must not be: the value, and what it must be.
 pub type Refused = (String, String);
@@ -25,6 +22,12 @@ pub type Refused = (String, String);
 pub trait Section {
     /// Returns all fields, with their flags.
     fn settings() -> Vec<Setting>;
+
+    /// Sets the field that has this flag. None: no field has it.
+    ///
+    /// # Errors
+    /// When the text is no value of the field, in words.
+    fn set_flag(&mut self, flag: &str, text: &str) -> Option<Result<(), String>>;
 
     /// Sets fields that are unset to their defaults.
     fn fill_defaults(&mut self);
@@ -56,8 +59,7 @@ pub trait Field {
     }
 }
 
-/// Declares a part of a document: a struct, its place in [`Documents`], the beginning of its fields' paths,
-/// and its fields. A field has:
+/// Declares a part of a document: a struct, the beginning of its fields' paths, and its fields. A field has:
 ///
 /// - its effect, as a comment, where `{words}` stands for the words of its type;
 /// - its name in Rust, its type, and its name in the file, followed by what serde is to know;
@@ -69,7 +71,7 @@ pub trait Field {
 macro_rules! settings {
     (
         $(#[doc = $doc:literal])*
-        pub struct $Section:ident in $place:tt at $prefix:literal {
+        pub struct $Section:ident at $prefix:literal {
             $(
                 $(#[doc = $text:literal])*
                 $name:ident: $type:ty = $path:literal $(($($serde:tt)*))?
@@ -90,12 +92,19 @@ macro_rules! settings {
         }
 
         impl $crate::settings::Section for $Section {
-            fn settings() -> Vec<$crate::reference::Setting> {
+            fn settings() -> Vec<$crate::setting::Setting> {
                 let mut all = Vec::new();
                 $(settings!(
-                    @setting all $place $name [$type] [$prefix, $path] [$($text)*] $($kind $($leaf)*)?
+                    @setting all [$type] [$prefix, $path] [$($text)*] $($kind $($leaf)*)?
                 );)+
                 all
+            }
+
+            fn set_flag(&mut self, flag: &str, text: &str) -> Option<Result<(), String>> {
+                // Some parts have no field with a flag.
+                let _ = (flag, text);
+                $(settings!(@set self $name flag text $($kind $($leaf)*)?);)+
+                None
             }
 
             fn fill_defaults(&mut self) {
@@ -110,11 +119,11 @@ macro_rules! settings {
         }
     };
 
-    (@setting $all:ident $place:tt $name:ident [$type:ty] $path:tt []) => {
+    (@setting $all:ident [$type:ty] $path:tt []) => {
         $all.extend(<$type as $crate::settings::Section>::settings());
     };
     (
-        @setting $all:ident $place:tt $name:ident [$type:ty] [$prefix:literal, $path:literal] $text:tt
+        @setting $all:ident [$type:ty] [$prefix:literal, $path:literal] $text:tt
         $kind:literal
         $(in: [$($mode:ident),+],)?
         $(unused: $why:expr,)?
@@ -123,37 +132,56 @@ macro_rules! settings {
         $(check: $check:expr,)?
     ) => {
         let effect = settings!(@effect $text [$($($mode)+)?] $($why)?);
-        let setting = $crate::reference::field(concat!($prefix, $path), $kind, effect);
-        let setting = setting.of_type::<$type>();
+        let words = <$type as $crate::settings::Field>::WORDS;
+        let setting = $crate::setting::Setting::new(concat!($prefix, $path), $kind, effect, words);
         $(
-            let is_list = <$type as $crate::settings::Field>::IS_LIST;
-            let set: $crate::settings::SetField = settings!(@set $place $name $($set)?);
-            let heading = $crate::reference::Heading::$heading;
-            let setting = setting.flag($flag, $value, heading).set(set, is_list)$(.$with())*;
+            let heading = $crate::setting::Heading::$heading;
+            let setting = setting.flag($flag, $value, heading)$(.$with())*;
+            let setting = if <$type as $crate::settings::Field>::IS_LIST {
+                setting.repeated()
+            } else {
+                setting
+            };
         )?
         $all.push(setting);
     };
 
     (@effect [] [] $why:expr) => {
-        $crate::reference::Effect::Nothing($why)
+        $crate::setting::Effect::Nothing($why)
     };
     (@effect [$($text:literal)+] []) => {
-        $crate::reference::Effect::Does(concat!($($text),+))
+        $crate::setting::Effect::Does(concat!($($text),+))
     };
     (@effect [$($text:literal)+] [$($mode:ident)+]) => {
-        $crate::reference::Effect::DoesIn(
+        $crate::setting::Effect::DoesIn(
             &[$(plan::mode::Mode::$mode),+],
             concat!($($text),+),
         )
     };
 
-    (@set $place:tt $name:ident $set:expr) => {
-        $set
-    };
-    (@set ($($place:ident).+) $name:ident) => {
-        |documents, text| {
-            $crate::settings::Field::set(&mut documents.$($place).+.$name, text)
+    (@set $self:ident $name:ident $given:ident $text:ident) => {
+        if let Some(set) = $crate::settings::Section::set_flag(&mut $self.$name, $given, $text) {
+            return Some(set);
         }
+    };
+    (
+        @set $self:ident $name:ident $given:ident $text:ident $kind:literal
+        $(in: $modes:tt,)?
+        $(unused: $why:expr,)?
+        $(default: $default:expr,)?
+        $(flag: $flag:literal $value:literal $($with:ident)+, $(set: $set:expr,)?)?
+        $(check: $check:expr,)?
+    ) => {
+        $(if $given == $flag {
+            return Some(settings!(@set_with $self $name $text $($set)?));
+        })?
+    };
+
+    (@set_with $self:ident $name:ident $text:ident $set:expr) => {
+        $set(&mut $self.$name, $text)
+    };
+    (@set_with $self:ident $name:ident $text:ident) => {
+        $crate::settings::Field::set(&mut $self.$name, $text)
     };
 
     (@default $self:ident $name:ident) => {
@@ -188,10 +216,14 @@ macro_rules! settings {
 
 pub(super) use settings;
 
-/// A list has no fields of its own until it has items.
+/// A list has no fields of its own until it has items, to which no flag leads.
 impl<T: Section> Section for Vec<T> {
     fn settings() -> Vec<Setting> {
         T::settings()
+    }
+
+    fn set_flag(&mut self, _: &str, _: &str) -> Option<Result<(), String>> {
+        None
     }
 
     fn fill_defaults(&mut self) {

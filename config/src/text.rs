@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::words::Words;
-use serve::metrics::services::MeasuredServices;
+/// Words, each with its gloss for the reference.
+pub type Words = &'static [(&'static str, &'static str)];
 
 /// Value that a field holds as text.
 pub trait Text: Sized {
@@ -132,12 +132,22 @@ where
     })
 }
 
-impl Text for MeasuredServices {
-    fn read(text: &str) -> Result<Self, String> {
-        text.parse()
+/// Parses the values that Go's `strconv.ParseBool` accepts.
+pub(crate) fn go_bool(text: &str) -> Result<bool, String> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
+        _ => Err(format!("{text:?} is neither true nor false")),
     }
+}
 
-    fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
+/// The known name that is nearest to another one, if one is near enough to be meant.
+pub(super) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let lower = name.to_lowercase();
+    let most = 1 + name.len() / 4;
+    known
+        .map(|known| (strsim::damerau_levenshtein(&lower, &known.to_lowercase()), known))
+        .filter(|(distance, _)| *distance <= most)
+        .min()
+        .map(|(_, known)| known)
 }

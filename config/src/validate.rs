@@ -13,9 +13,9 @@ use plan::mode::Mode;
 
 use super::document::{Conntrack, Ipvs, KubeProxyConfiguration, Logging};
 use super::gates::{FeatureGates, LOGGING_ALPHA};
-use super::mode::{self, ModeChoice, REFUSED};
-use super::resolved::{LogFormat, NODE_PORT_WORDS};
-use super::words::DetectLocalMode;
+use super::mode::{self, ModeChoice};
+use super::settings::{NOT_NEGATIVE, POSITIVE};
+use super::words::{DetectLocalMode, LogFormat, NODE_PORT_WORDS, REFUSED};
 use forwarding::relay::PortRange;
 use syntax::address;
 use syntax::duration::GoDuration;
@@ -30,8 +30,6 @@ pub struct Violation {
     problem: String,
 }
 
-pub(super) const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
-pub(super) const POSITIVE: &str = "must be greater than 0";
 const LINUX: &str = "KubeProxyLinuxConfiguration";
 const NOT_DUAL_STACK: &str = "must be a either a single CIDR or dual-stack pair of CIDRs (e.g. \
                               [10.100.0.0/16, fde4:8dba:82e1::/48]";

@@ -6,8 +6,9 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use plan::model::Family;
 
-use super::resolved::{Configuration, NODE_PORT_WORDS, cluster_networks, networks};
-use super::words::DetectLocalMode;
+use super::networks::{cluster_networks, networks};
+use super::resolved::Configuration;
+use super::words::{DetectLocalMode, NODE_PORT_WORDS};
 
 /// Host and Node, as known once the host was looked at and the Node was seen.
 #[derive(Debug, Clone, Copy)]

@@ -17,7 +17,8 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 use tracing::{debug, error, info, warn};
 
-use super::{Configuration, ConfigurationFile};
+use super::file::ConfigurationFile;
+use super::resolved::Configuration;
 
 /// Message that the file has changed, in kube-proxy's words.
 pub const UPDATED: &str = "content of the proxy server's configuration file was updated";

@@ -6,16 +6,31 @@ use std::fmt;
 use plan::mode::Mode;
 use plan::settings::AcceptServiceTraffic;
 
-use super::mode::{self, FallbackMode, OnReturn, ProxyMode};
-use super::resolved::LogFormat;
-use super::text::Text;
+use super::text::{Text, Words};
 use kernel::estimators::Run;
 use kernel::rules::Variant;
 use serve::listen::Readers;
+use serve::metrics::services::MeasuredServices;
 use source::FollowNodes;
 
-/// Words, each with its gloss for the reference.
-pub type Words = &'static [(&'static str, &'static str)];
+/// Modes of kube-proxy that are refused, each with what to do.
+pub(super) const REFUSED: [(&str, &str); 2] = [
+    (
+        "nftables",
+        "kube-ipvs has no mode nftables, and none is planned: keep kube-proxy on the nodes that \
+         are to have it, or set mode: ipvs, mode: iptables or mode: userspace",
+    ),
+    (
+        "kernelspace",
+        "kernelspace is kube-proxy's mode on Windows, and kube-ipvs is for Linux only: keep \
+         kube-proxy on Windows nodes",
+    ),
+];
+
+/// Words that `nodePortAddresses` may have beside networks: the Node's first address of each
+/// family, loopback addresses, and all addresses. Only the first, and by itself, before Kubernetes
+/// 1.37.
+pub(super) const NODE_PORT_WORDS: [&str; 3] = ["primary", "localhost", "all"];
 
 /// ARP replies for Service addresses (`serviceAddressesArp`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -39,6 +54,50 @@ pub enum DetectLocalMode {
     BridgeInterface,
     /// Beginning of interfaces' names.
     InterfaceNamePrefix,
+}
+
+/// Word of `mode`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProxyMode {
+    /// This mode.
+    Of(Mode),
+    /// The mode that is tried first, and the one that a host can do instead.
+    Auto,
+}
+
+/// Mode for a host that cannot do the preferred one (`fallback`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FallbackMode {
+    /// Mode iptables.
+    Iptables,
+}
+
+/// Reaction to a host that can do the preferred mode, found while serving in the other one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnReturn {
+    /// Say so, and go on.
+    #[default]
+    Stay,
+    /// Say so, and end the program, whose supervisor starts it again.
+    Restart,
+    /// Say so, and switch to it.
+    Switch,
+}
+
+impl Default for ProxyMode {
+    fn default() -> Self {
+        Self::Of(Mode::Ipvs)
+    }
+}
+
+/// Format of a log line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// For programs.
+    Json,
 }
 
 /// Declares the words of a type: `Value = "word" ("gloss")`, in the order in which they are listed. `else`
@@ -161,7 +220,7 @@ words! {
             "ipvs, and iptables on a host that cannot do ipvs; kube-proxy does not know this word"
         );
     } else |text: &str, words: Words| {
-        let refused = mode::REFUSED.iter().find(|(name, _)| *name == text);
+        let refused = REFUSED.iter().find(|(name, _)| *name == text);
         refused.map_or_else(
             || format!(
                 "must be {} or blank (blank means the best-available proxy [which is ipvs here])",
@@ -190,6 +249,16 @@ words! {
     }
 }
 
+impl Text for MeasuredServices {
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse()
+    }
+
+    fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 fn one_of(_: &str, words: Words) -> String {
     format!("must be one of {}", listed(words, ""))
 }
@@ -199,20 +268,4 @@ fn listed(words: Words, quotes: &str) -> String {
     let words: Vec<String> =
         words.iter().map(|(word, _)| format!("{quotes}{word}{quotes}")).collect();
     words.join(", ")
-}
-
-/// Returns the words with their glosses, as the reference has them.
-pub(super) fn described(words: Words) -> String {
-    let described: Vec<String> = words
-        .iter()
-        .map(|(word, gloss)| match *gloss {
-            "" => (*word).to_owned(),
-            gloss => format!("{word} ({gloss})"),
-        })
-        .collect();
-    match described.split_last() {
-        Some((last, [])) => last.clone(),
-        Some((last, others)) => format!("{} or {last}", others.join(", ")),
-        None => String::new(),
-    }
 }

@@ -209,6 +209,12 @@ impl Planner {
         self.store.n_early()
     }
 
+    /// True if a Service waits whose endpoints have changed since, and which goes ahead of those.
+    #[must_use]
+    pub fn has_change_ahead(&self) -> bool {
+        self.store.has_ahead()
+    }
+
     /// Sets the current timestamp, in the unit of [`apply_at`](Self::apply_at).
     pub fn set_now(&mut self, timestamp: u64) {
         self.store.set_now(timestamp);

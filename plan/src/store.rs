@@ -153,6 +153,12 @@ impl Store {
         self.dirty.len()
     }
 
+    /// True if one of them has a turn ahead of those that had to be then.
+    #[must_use]
+    pub fn has_ahead(&self) -> bool {
+        self.dirty.has_ahead()
+    }
+
     /// Number of those that had to be when [`sort_dirty`](Self::sort_dirty) was called.
     #[must_use]
     pub fn n_early(&self) -> usize {

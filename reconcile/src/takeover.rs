@@ -42,9 +42,9 @@ use kernel::worker::{ReadFailure, WorkerGone};
 /// Longest time from the beginning of the takeover for which the relay is waited for.
 const LONGEST_WAIT_FOR_RELAY: Duration = Duration::from_secs(30);
 
-/// Most Services that one step takes over in ipvs mode. Changes of others wait for a step, which reads and writes
-/// their virtual servers: some ten milliseconds.
-const SERVICES_AT_ONCE: usize = 64;
+/// Most Services that one step takes over in ipvs mode while a change goes ahead of them: the change waits for all
+/// that the step reads and writes, some ten milliseconds. Larger steps take less time in all.
+const SERVICES_BESIDE_CHANGES: usize = 64;
 
 /// Most addresses, entries and virtual servers that are removed at once. IPv6 addresses take longest:
 /// 0.4 ms each where there are 10,000 (docs/service-addresses.md).
@@ -126,7 +126,9 @@ impl Takeover {
     ) -> Result<Option<Left<'_>>, WorkerGone> {
         let mut limit = writer.round_limit(cx);
         if !cx.leads_by_rules() {
-            limit.services = SERVICES_AT_ONCE;
+            if cx.planner.has_change_ahead() {
+                limit.services = SERVICES_BESIDE_CHANGES;
+            }
         } else if std::mem::take(&mut self.is_first_round) {
             // The API server's Service comes first, and would share its COMMIT, which takes up to a second,
             // with the others.

@@ -10,7 +10,8 @@ use tracing::{debug, info, warn};
 use super::changes::{Consequence, Switch};
 use crate::events::{EventRecorder, NewEvent, Regarding, Severity};
 use config::Configuration;
-use config::mode::{Fallback, OnReturn};
+use config::mode::Fallback;
+use config::words::OnReturn;
 use node::host::{self, FallenBack};
 
 /// Function that finds out if the host can do the preferred mode, or what it lacks.

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use config::Configuration;
-use config::mode::{Fallback, ModeChoice, OnReturn};
+use config::mode::{Fallback, ModeChoice};
+use config::words::OnReturn;
 use forwarding::relay::PortRange;
 use plan::mode::Mode;
 use plan::settings::ShortCircuitNetworks;

@@ -8,7 +8,8 @@ use config::document::{KubeProxyConfiguration, VmoduleItem};
 use config::flags;
 use config::kube_ipvs::KubeIpvsConfiguration;
 use config::read::Documents;
-use config::reference::{FIELDS, OWN_FIELDS, RETIRED, Setting, default_of};
+use config::reference::{FIELDS, OWN_FIELDS, RETIRED, default_of};
+use config::setting::Setting;
 use serde_json::Value;
 
 /// Set to anything, it makes the test write the tables. `cargo xtask docs` sets it.
@@ -113,7 +114,8 @@ fn each_flag_sets_its_own_field() {
                 _ => "7",
             };
             let mut documents = Documents::default();
-            flag.set.unwrap()(&mut documents, value).unwrap_or_else(|error| panic!("{error}"));
+            let set = documents.set_flag(flag.name, value).unwrap();
+            set.unwrap_or_else(|error| panic!("{error}"));
             let mut set = written(&documents);
             for (set, unset) in set.iter_mut().zip(&unset) {
                 set.retain(|path, value| unset.get(path) != Some(value));

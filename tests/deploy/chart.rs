@@ -4,7 +4,8 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use config::reference::{FIELDS, OWN_FIELDS, Setting};
+use config::reference::{FIELDS, OWN_FIELDS};
+use config::setting::Setting;
 use serde_json::{Map, Value, json};
 
 use super::{parse, read, root};

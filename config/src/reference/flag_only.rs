@@ -1,8 +1,8 @@
 //! Flags that are no field of a document, and flags that kube-proxy had once.
 
-use super::Effect::{Does, Nothing};
-use super::Heading::{Actions, ApiServer, NoEffect, Options, Serving};
-use super::{Effect, Setting, field};
+use crate::setting::Effect::{self, Does, Nothing};
+use crate::setting::Heading::{Actions, ApiServer, NoEffect, Options, Serving};
+use crate::setting::Setting;
 
 const LIBRARY: &str = "it belongs to a library of kube-proxy";
 /// kube-proxy gave up those of its logging library (klog) in 1.26.
@@ -88,7 +88,7 @@ pub const RETIRED: [Setting; 14] = [
 ];
 
 const fn only(effect: Effect) -> Setting {
-    field("", "", effect)
+    Setting::new("", "", effect, &[])
 }
 
 /// With or without `--config`, a warning about the missing effect says all there is to say.

@@ -9,9 +9,8 @@ use plan::model::Family;
 use plan::settings::overlap;
 
 use super::{KubeProxyConfiguration, Violation, address};
-use crate::kube_ipvs::KubeIpvsConfiguration;
-use crate::resolved::{cluster_networks, networks};
-use crate::service_routes::AUTO;
+use crate::kube_ipvs::{AUTO, KubeIpvsConfiguration};
+use crate::networks::{cluster_networks, networks};
 use crate::settings::Section as _;
 use crate::words::ArpReplies;
 

@@ -66,7 +66,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use config::mode::{Fallback, OnReturn};
+    use config::mode::Fallback;
+    use config::words::OnReturn;
 
     const NONE: IpvsState = IpvsState { addresses: 0, virtual_servers: 0, routes: 0 };
 

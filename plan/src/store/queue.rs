@@ -147,6 +147,11 @@ impl Queue {
         self.order.range((group, 0)..=(group, u64::MAX)).next()
     }
 
+    /// True if one waits that is taken ahead of the others.
+    pub(super) fn has_ahead(&self) -> bool {
+        self.first_of(Group::Ahead).is_some()
+    }
+
     /// Puts one that was taken, and has changed in part, behind those that it is to let go.
     pub(super) fn put_back(&mut self, service: ServiceName, turn: Turn) {
         let turn = turn.waiting_since(self.now);
@@ -282,15 +287,17 @@ mod tests {
             queue.push_endpoints(service.clone());
         }
         assert_eq!((queue.len(), queue.n_early(), queue.oldest()), (5, 5, Some(0)));
+        assert!(queue.has_ahead());
         // One that was taken is taken again.
         let taken: Vec<_> =
             std::iter::from_fn(|| queue.pop().map(|(name, _)| name)).take(2).collect();
         assert_eq!((taken, queue.n_early()), (vec![e.clone(), a], 3));
+        assert!(queue.has_ahead(), "c has not been taken");
         queue.push_endpoints(e.clone());
         assert_eq!((queue.len(), queue.n_early()), (4, 3));
         let rest: Vec<_> = std::iter::from_fn(|| queue.pop().map(|(name, _)| name)).collect();
         assert_eq!((rest, queue.n_early()), (vec![c, b, e, d], 0));
-        assert_eq!(queue.oldest(), None);
+        assert_eq!((queue.oldest(), queue.has_ahead()), (None, false));
     }
 
     #[test]

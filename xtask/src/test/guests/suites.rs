@@ -29,8 +29,7 @@ const NOT_WITH_NFT: [&str; 1] = ["flows::every_flow_goes_where_the_table_says_in
 /// Tests of our rules beside those that only nft can show.
 const BESIDE_NFT: [&str; 1] = ["rules::tests::kernel::beside_nft::"];
 /// Tests beside the code that need no nf_tables, among others. User mode has x_tables.
-const IN_USER_MODE: [&str; 3] =
-    ["conntrack::", "linux::", "rules::tests::kernel::"];
+const IN_USER_MODE: [&str; 3] = ["conntrack::", "linux::", "rules::tests::kernel::"];
 /// Those among them that are about nf_tables alone, or about both kinds on one host.
 const NOT_WITH_LEGACY: [&str; 8] = [
     BESIDE_NFT[0],
@@ -105,7 +104,9 @@ const SUITES: [Suite; 15] = [
         .about("legacy")
         .newest_only()
         .newest_in_user_mode(),
-    Suite::new(Tier::Kernel, "kube-ipvs-kernel", Tests::Inside(INSIDE)).only(&BESIDE_NFT).newest_only(),
+    Suite::new(Tier::Kernel, "kube-ipvs-kernel", Tests::Inside(INSIDE))
+        .only(&BESIDE_NFT)
+        .newest_only(),
     Suite::new(Tier::Kernel, "kube-ipvs", BED).only(&LACKING).newest_only().newest_in_user_mode(),
     Suite::new(Tier::Kernel, "kube-ipvs", Tests::Program("cleanup")).newest_only(),
     Suite::new(Tier::Kernel, "kube-ipvs", Tests::Program("bare")).newest_only(),
