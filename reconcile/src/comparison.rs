@@ -18,13 +18,10 @@ use plan::sets::SetId;
 use plan::virtual_server::DesiredFrontend;
 use tokio::time::Instant;
 
-use super::context::Context;
+use super::context::{Context, LARGEST_CHUNK};
 use super::writer::{Known, Writer};
 use kernel::ReadError;
 use kernel::worker::{ReadFailure, WorkerGone};
-
-/// Most virtual servers in one read request.
-pub(super) const LARGEST_CHUNK: usize = 256;
 
 /// Number of entries up to which a set is read together with others.
 const SMALL_SET: usize = 64;
@@ -90,6 +87,22 @@ pub(super) async fn compare(
         writer.rules_unread(*family);
     }
     Ok(compared)
+}
+
+/// Retries what was refused, where the time has come. With `may_compare`, compares the parts first that a refusal
+/// throws doubt on.
+pub(super) async fn retry_due(
+    cx: &mut Context,
+    writer: &mut Writer,
+    may_compare: bool,
+) -> Result<(), WorkerGone> {
+    let due = writer.due_retries(cx, may_compare);
+    for part in writer.parts_to_compare(cx, &due) {
+        if compare(cx, writer, &part).await?.is_none() {
+            writer.postpone_resting_on(cx, &due, &part);
+        }
+    }
+    writer.retry(cx, due).await
 }
 
 async fn compare_addresses(cx: &mut Context, writer: &mut Writer) -> Result<Compared, ReadFailure> {

@@ -24,6 +24,9 @@ use super::status::Status;
 use kernel::worker::{KernelHandle, ReadFailure, WorkerGone};
 use kernel::{Kernel, KernelRead, Listing, ReadError, RuleSetReading, VirtualServerReading};
 
+/// Most virtual servers in one read request.
+pub(super) const LARGEST_CHUNK: usize = 256;
+
 /// The desired state, the kernel, and the loop's reports. The loop passes it to each of its parts.
 #[derive(Debug)]
 pub(super) struct Context {

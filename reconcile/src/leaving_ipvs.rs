@@ -46,8 +46,7 @@ use plan::settings::Settings;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::comparison::LARGEST_CHUNK;
-use super::context::Context;
+use super::context::{Context, LARGEST_CHUNK};
 use super::leading::Unled;
 use super::observer::Report;
 use super::pace::READ_RETRY;

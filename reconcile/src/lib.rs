@@ -393,13 +393,13 @@ impl Reconciler {
                     auditor.begin(cx, &left);
                     *stage = Stage::Running;
                 }
-                writer.retry_due(cx, is_over).await?;
+                comparison::retry_due(cx, writer, is_over).await?;
             }
             Stage::Running => {
                 hand_drains.step(cx);
                 service_routes.step(cx, writer.retry_queue());
                 writer.write_changes(cx).await?;
-                writer.retry_due(cx, true).await?;
+                comparison::retry_due(cx, writer, true).await?;
                 writer.change_balancing(cx).await?;
                 dispatch.step(cx, writer).await?;
                 leading.step(cx, writer).await?;

@@ -31,8 +31,7 @@ use plan::sets::SetId;
 use tokio::time::Instant;
 use tracing::info;
 
-use super::comparison::LARGEST_CHUNK;
-use super::context::Context;
+use super::context::{Context, LARGEST_CHUNK};
 use super::dispatch::report_in_sync;
 use super::leaving_ipvs;
 use super::observer::{Report, RoundKind};

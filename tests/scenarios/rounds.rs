@@ -132,13 +132,13 @@ async fn the_first_service_does_not_wait_for_the_others() {
 async fn a_step_of_the_takeover_that_a_change_waits_for_is_short() {
     let mut world = World::new();
     world.feed(&services(1_000)).await;
-    let moved = Event::SliceApplied(Box::new(slice(&tcp(1, &[]).0, &[2])));
-    world.heard(moved.clone());
-    let (inputs, mut moved) = (world.sender(), Some(moved));
+    let change = Event::SliceApplied(Box::new(slice(&tcp(1, &[]).0, &[1, 2])));
+    world.heard(change.clone());
+    let (inputs, mut change) = (world.sender(), Some(change));
     world.fake.interfere(move |call, _| {
         let writes_first = matches!(&call, KernelCall::Writing(Op::AddRealServer { .. }));
-        if let Some(moved) = moved.take_if(|_| writes_first) {
-            inputs.try_send(Input::Change(moved)).unwrap();
+        if let Some(change) = change.take_if(|_| writes_first) {
+            inputs.try_send(Input::Change(change)).unwrap();
         }
         FakeAnswer::Honest
     });

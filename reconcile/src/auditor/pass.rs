@@ -8,7 +8,8 @@ use plan::comparison::Part;
 use plan::kernel_objects::Frontend;
 use tokio::time::Instant;
 
-use super::schedule::SECOND;
+/// Time from one drift check to the next.
+pub(super) const SECOND: Duration = Duration::from_secs(1);
 
 /// Shortest duration of a pass that is not at full speed, as a multiple of its cost: it takes less than
 /// one percent of a processor.

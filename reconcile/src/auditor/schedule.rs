@@ -7,12 +7,10 @@ use plan::comparison::Part;
 use plan::kernel_objects::Frontend;
 use tokio::time::Instant;
 
-use super::pass::AuditPass;
+use super::pass::{AuditPass, SECOND};
 use crate::observer::Pass;
 use crate::pace::READ_RETRY;
 
-/// Time from one drift check to the next.
-pub(super) const SECOND: Duration = Duration::from_secs(1);
 /// Pause after a drift check, as a multiple of its duration: x_tables hands out the rules of other
 /// programs, too (docs/kernel-use.md).
 const DRIFT_CHECK_REST: u32 = 10;

@@ -15,43 +15,70 @@ use tokio::time::Instant;
 use super::drain::Known;
 use super::rounds::Ended;
 use super::{Basis, Writer, chains};
-use crate::comparison::{LARGEST_CHUNK, compare};
-use crate::context::Context;
+use crate::context::{Context, LARGEST_CHUNK};
 use crate::observer::RoundKind;
 use crate::pace::READ_RETRY;
 use crate::retry_queue::RetryQueue;
 use kernel::RefusalClass;
 use kernel::worker::WorkerGone;
 
+/// Refused writes whose time to be tried again has come.
+pub(crate) struct DueRetries {
+    /// Time at which it had come.
+    since: Instant,
+    subjects: Vec<Subject>,
+}
+
 impl Writer {
-    /// Retries what was refused, where the time has come. Without `may_compare`, leaves those out
-    /// for which a part of the kernel is to be compared: what is not taken over yet would be in
-    /// excess.
-    pub(crate) async fn retry_due(
+    /// Returns what was refused, and is to be tried again by now. Without `may_compare`, leaves those out for
+    /// which a part of the kernel is to be compared: what is not taken over yet would be in excess.
+    pub(crate) fn due_retries(&self, cx: &Context, may_compare: bool) -> DueRetries {
+        let now = Instant::now();
+        let mut subjects = self.retry_queue.due(now);
+        if !may_compare {
+            subjects.retain(|subject| rests_on(&cx.planner, &self.retry_queue, subject).is_none());
+        }
+        DueRetries { since: now, subjects }
+    }
+
+    /// Returns the parts of the kernel that are to be compared before these retries. In ipvs mode rules are
+    /// repaired beside the loop, which begins here.
+    pub(crate) fn parts_to_compare(&mut self, cx: &mut Context, due: &DueRetries) -> Vec<Part> {
+        let mut parts: Vec<Part> = Vec::new();
+        for subject in &due.subjects {
+            match rests_on(&cx.planner, &self.retry_queue, subject) {
+                Some(Part::RuleSet(family)) if cx.balances_by(Mode::Ipvs) => {
+                    self.begin_rule_repair(cx, family);
+                }
+                Some(part) if !parts.contains(&part) => parts.push(part),
+                _ => {}
+            }
+        }
+        parts
+    }
+
+    /// Puts off the retries that rest on a part that could not be read.
+    pub(crate) fn postpone_resting_on(&mut self, cx: &Context, due: &DueRetries, part: &Part) {
+        let retry = Instant::now() + READ_RETRY;
+        for subject in &due.subjects {
+            if rests_on(&cx.planner, &self.retry_queue, subject).as_ref() == Some(part) {
+                self.retry_queue.postpone(subject, retry);
+            }
+        }
+    }
+
+    /// Retries what was refused, but for what a comparison has resolved or put off, or is to come before.
+    pub(crate) async fn retry(
         &mut self,
         cx: &mut Context,
-        may_compare: bool,
+        due: DueRetries,
     ) -> Result<(), WorkerGone> {
-        let now = Instant::now();
-        let mut due = self.retry_queue.due(now);
-        if !may_compare {
-            due.retain(|subject| rests_on(&cx.planner, &self.retry_queue, subject).is_none());
-        }
+        let DueRetries { since: now, subjects: mut due } = due;
         if due.is_empty() {
             return Ok(());
         }
         let mut ops = Vec::new();
         let mut frontends = Vec::new();
-        let mut compared: Vec<Part> = Vec::new();
-        for subject in &due {
-            if let Some(part) = rests_on(&cx.planner, &self.retry_queue, subject)
-                && !compared.contains(&part)
-            {
-                self.retry_part(cx, &part, &due).await?;
-                compared.push(part);
-            }
-        }
-        // A comparison may have resolved some, or put them off.
         let is_due = |it: &&Subject| self.retry_queue.due_time(it).is_some_and(|due| due <= now);
         let rests_on = |it: &&Subject| rests_on(&cx.planner, &self.retry_queue, it);
         due = due.iter().filter(|it| is_due(it) && rests_on(it).is_none()).copied().collect();
@@ -70,28 +97,6 @@ impl Writer {
             self.carry_out(cx, vec![op], Basis::Reading).await?;
         }
         self.round_ended(cx, Ended { kind: RoundKind::Retry, took: now.elapsed(), oldest: None });
-        Ok(())
-    }
-
-    /// Compares a part of the kernel. Puts off what rests on it if it cannot be read.
-    async fn retry_part(
-        &mut self,
-        cx: &mut Context,
-        part: &Part,
-        due: &[Subject],
-    ) -> Result<(), WorkerGone> {
-        if let Part::RuleSet(family) = part
-            && cx.balances_by(Mode::Ipvs)
-        {
-            self.begin_rule_repair(cx, *family);
-        } else if compare(cx, self, part).await?.is_none() {
-            let retry = Instant::now() + READ_RETRY;
-            for subject in due {
-                if rests_on(&cx.planner, &self.retry_queue, subject).as_ref() == Some(part) {
-                    self.retry_queue.postpone(subject, retry);
-                }
-            }
-        }
         Ok(())
     }
 

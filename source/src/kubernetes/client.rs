@@ -5,28 +5,23 @@ mod tests;
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 
 use futures::FutureExt as _;
 use http::header::USER_AGENT;
 use http::uri::Scheme;
 use http::{HeaderValue, Uri};
 use hyper_util::client::proxy::matcher::Intercept;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use kube::Client;
 use kube::config::{
     Cluster, Config, InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError,
 };
 use tokio::task::{JoinSet, spawn_blocking};
 use tower::BoxError;
-use tracing::{info, warn};
+use tracing::warn;
 
 use super::error_text::chain;
 use super::exec_plugin::{self, ExecPluginError, KillOnDrop, ProcessGroup};
-use super::measured::ClientMetrics;
-use super::renew::{self, CredentialsOrigin};
-use super::server_addresses::Destination;
 use super::{proxy, transport};
 
 /// Way to the API server. Neither a kubeconfig nor a master: as a pod in its cluster.
@@ -80,71 +75,29 @@ pub(super) enum ClientProblem {
     Credentials { server: String, error: BoxError },
 }
 
+/// Time before its end at which what a program has printed is replaced: it may take half a minute, and
+/// requests are under way.
+const EARLY: SignedDuration = SignedDuration::from_secs(45);
+
 /// Takes the place of a cluster's proxy while kube reads it. It never asks it for anything.
 const UNUSED_PROXY: &str = "http://unused.invalid";
 
-/// Clients for the API server, over the same connections. Each has a rate of its own, so that
-/// Events do not delay what is followed.
-#[derive(Clone)]
-pub struct Clients {
-    /// For following objects.
-    pub objects: Client,
-    /// For recording Events.
-    pub events: Client,
-    /// For what an operator asks.
-    pub questions: Client,
-    /// Metrics of both.
-    pub metrics: ClientMetrics,
-    /// Number of nodes that endpoints are on, once slices are followed: up to twice as many where
-    /// nodes have gone.
-    pub n_nodes: Arc<AtomicUsize>,
-    /// Hosts that connections go to: the API server, and the proxy before it.
-    pub(super) destinations: Vec<Destination>,
+/// Origin of a client's credentials, beside a token in a file.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct CredentialsOrigin {
+    /// Files of the certificate authority, and of the client's certificate and key, with what they
+    /// held just before the client was made. None: the file could not be read.
+    files: Vec<(PathBuf, Option<Vec<u8>>)>,
+    /// Time at which what a program has printed expires; none inside: it does not. None: there is no program.
+    printed: Option<Option<Timestamp>>,
 }
 
 /// A client, and what else is known once it is made.
 pub(super) struct Made {
     pub(super) client: Client,
     pub(super) origin: CredentialsOrigin,
-    server: Uri,
-    proxy: Option<Uri>,
-}
-
-/// Clients for the API server. They do not connect before they are used.
-///
-/// A token file is read again for every request, so a token may be replaced at any time. Files of
-/// certificates are read again every minute, and those of a client when the server refuses it. A
-/// program that prints credentials is asked again before they expire, and when they are refused.
-///
-/// # Errors
-/// When the files with the API server's address or our credentials cannot be used.
-pub async fn clients(options: &ClientOptions) -> Result<Clients, ClientError> {
-    let made = make(options).await?;
-    let server = host_and_port(&made.server);
-    let metrics = ClientMetrics::new(&server).map_err(|error| ClientProblem::Credentials {
-        server: server.clone(),
-        error: error.into(),
-    })?;
-    // Failures to connect do not say where to.
-    match &made.proxy {
-        None => info!("API server: {server}"),
-        Some(proxy) => info!("API server: {server}, through the proxy {proxy}"),
-    }
-    let destinations = [Some(&made.server), made.proxy.as_ref()].into_iter().flatten();
-    let destinations = destinations.filter_map(Destination::of).collect();
-    let client = renew::client(options, made, metrics.clone());
-    let at_rate = || {
-        let rate = transport::Rate::new(options.qps, options.burst);
-        transport::at_rate(client.clone(), rate)
-    };
-    Ok(Clients {
-        objects: at_rate(),
-        events: at_rate(),
-        questions: at_rate(),
-        metrics,
-        n_nodes: Arc::default(),
-        destinations,
-    })
+    pub(super) server: Uri,
+    pub(super) proxy: Option<Uri>,
 }
 
 /// Reads the files that a client would be made of. No program is asked, and no server.
@@ -276,7 +229,7 @@ async fn read(kubeconfig: &Kubeconfig) -> Result<Config, KubeconfigError> {
 }
 
 /// Without what a URL may have of credentials.
-fn host_and_port(server: &Uri) -> String {
+pub(super) fn host_and_port(server: &Uri) -> String {
     let port = server.port().map(|port| format!(":{port}")).unwrap_or_default();
     format!("{}{port}", server.host().unwrap_or_default())
 }
@@ -319,5 +272,35 @@ fn token_file(config: &mut Config) -> Result<Option<transport::TokenFile>, Clien
     match transport::TokenFile::open(path.clone()) {
         Ok(file) => Ok(Some(file)),
         Err(error) => Err(ClientProblem::TokenFile { path, error }),
+    }
+}
+
+impl CredentialsOrigin {
+    /// Reads the files. To be called before a client is made of them: what is replaced in between
+    /// is then seen as a change.
+    pub(super) fn new(
+        files: impl Iterator<Item = PathBuf>,
+        printed: Option<Option<Timestamp>>,
+    ) -> Self {
+        let read = |file: PathBuf| {
+            let content = std::fs::read(&file).ok();
+            (file, content)
+        };
+        Self { files: files.map(read).collect(), printed }
+    }
+
+    /// True if a program has printed them.
+    pub(super) fn is_printed(&self) -> bool {
+        self.printed.is_some()
+    }
+
+    /// True if what a program has printed expires soon, or has expired.
+    pub(super) fn is_expiring(&self, now: Timestamp) -> bool {
+        let expires = self.printed.flatten();
+        expires.is_some_and(|expires| expires.duration_since(now) < EARLY)
+    }
+
+    pub(super) fn has_changed(&self) -> bool {
+        self.files.iter().any(|(file, content)| std::fs::read(file).ok() != *content)
     }
 }

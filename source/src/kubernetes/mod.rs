@@ -30,6 +30,7 @@ mod answer;
 mod backoff;
 mod body;
 mod client;
+mod clients;
 mod decode;
 mod error_text;
 mod exec_plugin;
@@ -50,7 +51,8 @@ mod transport;
 mod turns;
 mod warnings;
 
-pub use client::{ClientError, ClientOptions, Clients, check, clients};
+pub use client::{ClientError, ClientOptions, check};
+pub use clients::{Clients, clients};
 pub use measured::{ClientMetrics, FollowedKind};
 pub use pods::look_for_pod;
 pub use services::{count_services, service_networks};

@@ -1,12 +1,11 @@
 //! A client whose credentials are replaced while the program runs.
 
 use std::error::Error;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Method, Request, Response, StatusCode};
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use kube::Client;
 use kube::client::Body;
 use tokio::sync::Mutex;
@@ -15,7 +14,7 @@ use tokio::time::Instant;
 use tower::service_fn;
 use tracing::{info, warn};
 
-use super::client::{ClientOptions, ClientProblem, Made, make};
+use super::client::{ClientOptions, ClientProblem, CredentialsOrigin, Made, make};
 use super::error_text::chain;
 use super::measured::ClientMetrics;
 use super::turns::sent;
@@ -24,22 +23,8 @@ use super::turns::sent;
 /// every five minutes (`CertCallbackRefreshDuration` in transport/cert_rotation.go).
 const PERIOD: Duration = Duration::from_secs(60);
 
-/// Time before its end at which what a program has printed is replaced: it may take half a minute, and
-/// requests are under way.
-const EARLY: SignedDuration = SignedDuration::from_secs(45);
-
 /// Time between two attempts to have it replaced.
 const PAUSE: Duration = Duration::from_secs(10);
-
-/// Origin of a client's credentials, beside a token in a file.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct CredentialsOrigin {
-    /// Files of the certificate authority, and of the client's certificate and key, with what they
-    /// held just before the client was made. None: the file could not be read.
-    files: Vec<(PathBuf, Option<Vec<u8>>)>,
-    /// Time at which what a program has printed expires; none inside: it does not. None: there is no program.
-    printed: Option<Option<Timestamp>>,
-}
 
 /// The client in use.
 struct Current {
@@ -94,31 +79,6 @@ pub(super) fn client(options: &ClientOptions, made: Made, metrics: ClientMetrics
     Client::new(service, namespace)
 }
 
-impl CredentialsOrigin {
-    /// Reads the files. To be called before a client is made of them: what is replaced in between
-    /// is then seen as a change.
-    pub(super) fn new(
-        files: impl Iterator<Item = PathBuf>,
-        printed: Option<Option<Timestamp>>,
-    ) -> Self {
-        let read = |file: PathBuf| {
-            let content = std::fs::read(&file).ok();
-            (file, content)
-        };
-        Self { files: files.map(read).collect(), printed }
-    }
-
-    /// True if what a program has printed expires soon, or has expired.
-    fn is_expiring(&self, now: Timestamp) -> bool {
-        let expires = self.printed.flatten();
-        expires.is_some_and(|expires| expires.duration_since(now) < EARLY)
-    }
-
-    fn has_changed(&self) -> bool {
-        self.files.iter().any(|(file, content)| std::fs::read(file).ok() != *content)
-    }
-}
-
 impl Drop for MeasuredRequest {
     fn drop(&mut self) {
         self.metrics.requested(&self.method, self.status, self.begun.elapsed());
@@ -169,7 +129,7 @@ impl Current {
         let (is_wanted, pause) =
             (was_refused || is_expiring, if is_expiring { PAUSE } else { PERIOD });
         let may_ask = self.asked.is_none_or(|asked| now.duration_since(asked) >= pause);
-        if self.origin.printed.is_some() && is_wanted && may_ask {
+        if self.origin.is_printed() && is_wanted && may_ask {
             (self.asked, self.is_refused) = (Some(now), false);
             return true;
         }
@@ -178,7 +138,7 @@ impl Current {
         }
         self.checked = now;
         // What a program printed is refused until it may be asked.
-        self.is_refused = was_refused && self.origin.printed.is_some();
+        self.is_refused = was_refused && self.origin.is_printed();
         self.origin.has_changed()
     }
 }
@@ -193,6 +153,8 @@ fn warn_of(error: &(dyn Error + 'static)) {
 #[cfg(test)]
 mod tests {
     use tokio::time::timeout;
+
+    use jiff::SignedDuration;
 
     use super::*;
 

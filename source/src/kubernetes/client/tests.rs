@@ -1,4 +1,5 @@
 use super::*;
+use crate::kubernetes::clients;
 
 fn options(kubeconfig: Option<PathBuf>, master: Option<&str>) -> ClientOptions {
     ClientOptions {
