@@ -17,7 +17,7 @@ use super::conntrack::{Conntrack, conntrack};
 use super::document::KubeProxyConfiguration;
 use super::gates::{EXTERNAL_IPS, FeatureGates};
 use super::kube_ipvs::KubeIpvsConfiguration;
-use super::mode::{self, ModeChoice};
+use super::mode::{self, ModeChoice, Periods};
 use super::service_routes::ServiceRoutes;
 use super::words::{ArpReplies, DetectLocalMode};
 use super::{Action, Arguments, ConfigurationFile, flags};
@@ -274,7 +274,7 @@ impl Configuration {
 }
 
 fn pace(document: &KubeProxyConfiguration, own: &KubeIpvsConfiguration, mode: Mode) -> Pace {
-    let (least, most) = mode::periods(document, mode);
+    let Periods { least, most, .. } = mode::periods(document, mode);
     Pace {
         min_sync_period: least.to_std(),
         sync_period: most.to_std(),
@@ -282,7 +282,7 @@ fn pace(document: &KubeProxyConfiguration, own: &KubeIpvsConfiguration, mode: Mo
     }
 }
 
-/// The settings with what depends on the mode. Only mode ipvs has addresses to route and short
+/// The settings with what depends on the mode. Only virtual servers have addresses to route and short
 /// circuits.
 fn with_mode(
     settings: Settings,
@@ -291,11 +291,11 @@ fn with_mode(
     routes: &ServiceRoutes,
     mode: Mode,
 ) -> Settings {
-    let is_ipvs = mode == Mode::Ipvs;
+    let has_virtual_servers = mode.has_virtual_servers();
     let short_circuit_networks =
-        if is_ipvs { own.short_circuit.networks() } else { ShortCircuitNetworks::NONE };
-    let service_routes = routes.chosen.clone().filter(|_| is_ipvs).unwrap_or_default();
-    let iptables_localhost_node_ports = mode == Mode::Iptables
+        if has_virtual_servers { own.short_circuit.networks() } else { ShortCircuitNetworks::NONE };
+    let service_routes = routes.chosen.clone().filter(|_| has_virtual_servers).unwrap_or_default();
+    let iptables_localhost_node_ports = mode.balances_by_rules()
         && document.iptables.localhost_node_ports != Some(false)
         && includes_loopback(&settings.node_port_addresses);
     Settings {

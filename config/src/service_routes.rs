@@ -1,7 +1,6 @@
 //! `serviceRoutes`: the networks in which a local route stands for all service addresses.
 
 use ipnet::IpNet;
-use plan::mode::Mode;
 use plan::model::Family;
 
 use super::Configuration;
@@ -44,13 +43,19 @@ impl ServiceRoutes {
 }
 
 impl Configuration {
+    /// True if the number of Services decides on local routes, which only virtual servers need.
+    #[must_use]
+    pub const fn chooses_routes(&self) -> bool {
+        self.service_routes.is_automatic && self.settings.mode.has_virtual_servers()
+    }
+
     /// The same configuration with local routes to these networks, where the choice is automatic.
     #[must_use]
     pub fn with_routes(mut self, networks: Vec<IpNet>) -> Self {
+        if self.chooses_routes() {
+            self.settings.service_routes.clone_from(&networks);
+        }
         if self.service_routes.is_automatic {
-            if self.settings.mode == Mode::Ipvs {
-                self.settings.service_routes.clone_from(&networks);
-            }
             self.service_routes.chosen = Some(networks);
         }
         self
