@@ -75,9 +75,9 @@ fn status(client: &Client) -> Result<Status, Failure> {
 /// Returns the mode that the process serves in, in words if that is not known.
 fn served(client: &Client) -> Result<Mode, String> {
     let status = status(client).map_err(|failure| failure.to_string())?;
-    let named = Mode::ALL.into_iter().find(|mode| mode.name() == status.mode.served);
-    named
-        .ok_or_else(|| format!("it serves in mode {}, which is not known here", status.mode.served))
+    let served = &status.mode.served;
+    Mode::named(served)
+        .ok_or_else(|| format!("it serves in mode {served}, which is not known here"))
 }
 
 fn without_console(failure: &Failure) -> anyhow::Error {

@@ -113,8 +113,7 @@ fn is_command(word: &OsString) -> bool {
 }
 
 fn mode(word: &str) -> Result<Mode, String> {
-    let named = Mode::ALL.into_iter().find(|mode| mode.name() == word);
-    named.ok_or_else(|| "there are the modes ipvs, iptables and userspace".to_owned())
+    Mode::named(word).ok_or_else(|| "there are the modes ipvs, iptables and userspace".to_owned())
 }
 
 /// The command line as it is read: like Go's flags, which take a boolean with or without `=true`,

@@ -135,7 +135,7 @@ impl Configuration {
         let used: Vec<_> = validate::used(&document).chain(validate::routed(&own)).collect();
         let yielded = own.yield_short_circuits(&used);
         let own = own.with_defaults();
-        if ModeChoice::new(&document, &own).may_become(Mode::Ipvs) {
+        if ModeChoice::new(&document, &own).may(Mode::has_virtual_servers) {
             notes.extend(yielded);
         }
         let cidrs = cluster_cidrs(arguments, &document);

@@ -54,19 +54,31 @@ impl ModeChoice {
         [self.preferred].into_iter().chain(self.fallback.map(|fallback| fallback.mode))
     }
 
-    /// True if the node may come to serve in this mode.
-    #[must_use]
-    pub fn may_become(&self, mode: Mode) -> bool {
-        self.modes().any(|possible| possible == mode)
+    /// True if the node may come to serve in a mode of which this is true.
+    pub(super) fn may(&self, is: fn(Mode) -> bool) -> bool {
+        self.modes().any(is)
     }
 }
 
-/// Returns the section's `minSyncPeriod` and `syncPeriod`.
-pub(super) fn periods(document: &KubeProxyConfiguration, mode: Mode) -> (GoDuration, GoDuration) {
+/// Periods of a mode, from its section of the configuration.
+pub(super) struct Periods {
+    /// `minSyncPeriod`
+    pub(super) least: GoDuration,
+    /// `syncPeriod`
+    pub(super) most: GoDuration,
+    /// Paths of both.
+    pub(super) fields: [&'static str; 2],
+}
+
+/// Returns the periods of a mode. kube-proxy has no section for userspace.
+pub(super) fn periods(document: &KubeProxyConfiguration, mode: Mode) -> Periods {
     let (ipvs, iptables) = (&document.ipvs, &document.iptables);
-    match mode {
-        Mode::Ipvs => (ipvs.min_sync_period, ipvs.sync_period),
-        Mode::Iptables | Mode::Userspace => (iptables.min_sync_period, iptables.sync_period),
+    if mode.has_virtual_servers() {
+        let fields = ["ipvs.minSyncPeriod", "ipvs.syncPeriod"];
+        Periods { least: ipvs.min_sync_period, most: ipvs.sync_period, fields }
+    } else {
+        let fields = ["iptables.minSyncPeriod", "iptables.syncPeriod"];
+        Periods { least: iptables.min_sync_period, most: iptables.sync_period, fields }
     }
 }
 
@@ -74,10 +86,10 @@ pub(super) fn periods(document: &KubeProxyConfiguration, mode: Mode) -> (GoDurat
 /// configuration.
 pub(super) fn keep_periods_of(choice: &ModeChoice, document: &mut KubeProxyConfiguration) {
     let (ipvs, iptables) = (&mut document.ipvs, &mut document.iptables);
-    if !choice.may_become(Mode::Ipvs) {
+    if !choice.may(Mode::has_virtual_servers) {
         (ipvs.min_sync_period, ipvs.sync_period) = (GoDuration::ZERO, GoDuration::ZERO);
     }
-    if !choice.may_become(Mode::Iptables) && !choice.may_become(Mode::Userspace) {
+    if !choice.may(Mode::leads_by_rules) {
         (iptables.min_sync_period, iptables.sync_period) = (GoDuration::ZERO, GoDuration::ZERO);
     }
     let nftables = &mut document.nftables;
@@ -95,7 +107,7 @@ pub(super) fn notes(
     let choice = ModeChoice::new(document, own);
     let other = |setting: &Setting| {
         let modes = setting.effect.modes();
-        let is_other = !modes.is_empty() && !modes.iter().any(|mode| choice.may_become(*mode));
+        let is_other = !modes.is_empty() && !choice.modes().any(|mode| modes.contains(&mode));
         is_other.then(|| setting::in_words(modes))
     };
     let has_file = arguments.file().is_some();

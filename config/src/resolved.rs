@@ -20,7 +20,7 @@ use super::file::ConfigurationFile;
 use super::flags;
 use super::gates::{EXTERNAL_IPS, FeatureGates};
 use super::kube_ipvs::KubeIpvsConfiguration;
-use super::mode::{self, ModeChoice};
+use super::mode::{self, ModeChoice, Periods};
 use super::networks::{cluster_networks, networks};
 use super::service_routes::ServiceRoutes;
 use super::validate::RoutableNetworks;
@@ -261,13 +261,19 @@ impl Configuration {
         }
     }
 
+    /// True if the number of Services decides on local routes, which only virtual servers need.
+    #[must_use]
+    pub const fn chooses_routes(&self) -> bool {
+        self.service_routes.is_automatic && self.settings.mode.has_virtual_servers()
+    }
+
     /// The same configuration with local routes to these networks, where the choice is automatic.
     #[must_use]
     pub fn with_routes(mut self, networks: Vec<IpNet>) -> Self {
+        if self.chooses_routes() {
+            self.settings.service_routes.clone_from(&networks);
+        }
         if self.service_routes.is_automatic {
-            if self.settings.mode == Mode::Ipvs {
-                self.settings.service_routes.clone_from(&networks);
-            }
             self.service_routes.chosen = Some(networks);
         }
         self
@@ -290,7 +296,7 @@ impl Configuration {
 }
 
 fn pace(document: &KubeProxyConfiguration, own: &KubeIpvsConfiguration, mode: Mode) -> Pace {
-    let (least, most) = mode::periods(document, mode);
+    let Periods { least, most, .. } = mode::periods(document, mode);
     Pace {
         min_sync_period: least.to_std(),
         sync_period: most.to_std(),
@@ -298,7 +304,7 @@ fn pace(document: &KubeProxyConfiguration, own: &KubeIpvsConfiguration, mode: Mo
     }
 }
 
-/// The settings with what depends on the mode. Only mode ipvs has addresses to route and short
+/// The settings with what depends on the mode. Only virtual servers have addresses to route and short
 /// circuits.
 fn with_mode(
     settings: Settings,
@@ -307,11 +313,11 @@ fn with_mode(
     routes: &ServiceRoutes,
     mode: Mode,
 ) -> Settings {
-    let is_ipvs = mode == Mode::Ipvs;
+    let has_virtual_servers = mode.has_virtual_servers();
     let short_circuit_networks =
-        if is_ipvs { own.short_circuit.networks() } else { ShortCircuitNetworks::NONE };
-    let service_routes = routes.chosen.clone().filter(|_| is_ipvs).unwrap_or_default();
-    let iptables_localhost_node_ports = mode == Mode::Iptables
+        if has_virtual_servers { own.short_circuit.networks() } else { ShortCircuitNetworks::NONE };
+    let service_routes = routes.chosen.clone().filter(|_| has_virtual_servers).unwrap_or_default();
+    let iptables_localhost_node_ports = mode.balances_by_rules()
         && document.iptables.localhost_node_ports != Some(false)
         && includes_loopback(&settings.node_port_addresses);
     Settings {

@@ -13,7 +13,7 @@ use plan::mode::Mode;
 
 use super::document::{Conntrack, Ipvs, KubeProxyConfiguration, Logging};
 use super::gates::{FeatureGates, LOGGING_ALPHA};
-use super::mode::{self, ModeChoice};
+use super::mode::{self, ModeChoice, Periods};
 use super::settings::{NOT_NEGATIVE, POSITIVE};
 use super::words::{DetectLocalMode, LogFormat, NODE_PORT_WORDS, REFUSED};
 use forwarding::relay::PortRange;
@@ -44,7 +44,7 @@ pub fn validate(
 ) -> Vec<Violation> {
     let mut found = KubeProxyViolations(Vec::new());
     found.masquerade_bit(document);
-    if document.mode.invalid().is_none() && choice.preferred == Mode::Ipvs {
+    if document.mode.invalid().is_none() && choice.preferred.has_virtual_servers() {
         found.ipvs(&document.ipvs);
     }
     found.linux(document);
@@ -57,7 +57,7 @@ pub fn validate(
     found.node_port_addresses(&document.node_port_addresses);
     found.local_detection(document, cluster_cidrs);
     found.logging(&document.logging, &document.feature_gates);
-    if choice.may_become(Mode::Userspace)
+    if choice.may(Mode::relays)
         && let Err(problem) = PortRange::parse(&document.port_range)
     {
         found.invalid("PortRange", "portRange", &document.port_range, &problem.to_string());
@@ -171,13 +171,7 @@ impl KubeProxyViolations {
     fn periods(&mut self, document: &KubeProxyConfiguration, choice: &ModeChoice) {
         self.positive("ConfigSyncPeriod", "configSyncPeriod", document.config_sync_period);
         for mode in choice.modes() {
-            let (least, most) = mode::periods(document, mode);
-            let (min_field, field) = match mode {
-                Mode::Ipvs => ("ipvs.minSyncPeriod", "ipvs.syncPeriod"),
-                Mode::Iptables | Mode::Userspace => {
-                    ("iptables.minSyncPeriod", "iptables.syncPeriod")
-                }
-            };
+            let Periods { least, most, fields: [min_field, field] } = mode::periods(document, mode);
             self.positive("SyncPeriod", field, most);
             self.duration("MinSyncPeriod", min_field, least);
             if least > most {

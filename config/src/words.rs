@@ -86,7 +86,7 @@ pub enum OnReturn {
 
 impl Default for ProxyMode {
     fn default() -> Self {
-        Self::Of(Mode::Ipvs)
+        Self::Of(Mode::default())
     }
 }
 

@@ -28,6 +28,30 @@ impl Mode {
         }
     }
 
+    /// Returns the mode of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|mode| mode.name() == name)
+    }
+
+    /// True if Services are virtual servers of IPVS, with sets, and addresses or routes that lead there.
+    #[must_use]
+    pub const fn has_virtual_servers(self) -> bool {
+        matches!(self, Self::Ipvs)
+    }
+
+    /// True if the relay in this process balances and passes connections on.
+    #[must_use]
+    pub const fn relays(self) -> bool {
+        matches!(self, Self::Userspace)
+    }
+
+    /// True if the rules themselves choose the endpoint of a connection.
+    #[must_use]
+    pub const fn balances_by_rules(self) -> bool {
+        matches!(self, Self::Iptables)
+    }
+
     /// True if rules that change with the Services lead clients: kernel state of Services is chains
     /// then, and nothing else.
     #[must_use]

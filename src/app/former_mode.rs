@@ -92,7 +92,7 @@ impl FormerMode {
         if let Some(localhost) = &self.localhost {
             localhost.stop_listening();
         }
-        if mode != Mode::Ipvs {
+        if !mode.has_virtual_servers() {
             let Some(was_left) = self.until_none_is_left().await else { return };
             if was_left && self.former.is_none() {
                 let reason = "the program found its state".to_owned();
@@ -114,7 +114,7 @@ impl FormerMode {
         let again = || {
             async move {
                 let mut again = self.remove(Removal::OtherModes).await;
-                if self.settings.mode != Mode::Ipvs {
+                if !self.settings.mode.has_virtual_servers() {
                     again.extend(self.remove(Removal::Ipvs).await);
                 }
                 self.stop_relay(&again);

@@ -15,7 +15,6 @@ use std::time::Duration;
 use futures::future::join_all;
 use ipnet::IpNet;
 use parking_lot::Mutex;
-use plan::mode::Mode;
 use plan::model::Family;
 use plan::settings::Settings;
 use tokio::sync::watch;
@@ -114,8 +113,7 @@ fn of_families(mut networks: Vec<IpNet>, families: &[Family]) -> Vec<IpNet> {
 
 /// True if there are local routes, or may be later.
 pub(super) fn may_be(configuration: &Configuration, settings: &Settings) -> bool {
-    let is_automatic = configuration.service_routes.is_automatic;
-    !settings.service_routes.is_empty() || is_automatic && settings.mode == Mode::Ipvs
+    !settings.service_routes.is_empty() || configuration.chooses_routes()
 }
 
 /// Returns the configuration with the choice to begin with, if that is open.
@@ -124,7 +122,7 @@ pub(super) async fn at_start(
     cluster: Option<&ClusterQuestions>,
 ) -> Configuration {
     let routes = &configuration.service_routes;
-    if configuration.settings.mode != Mode::Ipvs || routes.chosen.is_some() {
+    if !configuration.chooses_routes() || routes.chosen.is_some() {
         return configuration;
     }
     let found = LocalServiceAddresses::read().unwrap_or_else(|error| {
@@ -215,7 +213,7 @@ impl RouteWatch {
     /// Has the event loop change over when another choice is the right one. Does nothing if the choice
     /// is not automatic.
     pub(super) async fn run(self, status: watch::Receiver<Status>) -> Infallible {
-        if self.configuration.service_routes.is_automatic && self.settings.mode == Mode::Ipvs {
+        if self.configuration.chooses_routes() {
             let families = self.settings.families.iter();
             // They end when the loop does.
             join_all(families.map(|family| self.follow(*family, status.clone()))).await;

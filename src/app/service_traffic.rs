@@ -68,7 +68,7 @@ impl ServiceTrafficCycle {
         at_work: &TaskTracker,
     ) -> Result<Self, prometheus::Error> {
         let selection = configuration.measured_services.clone();
-        let is_wanted = mode == Mode::Ipvs && selection != MeasuredServices::Off;
+        let is_wanted = mode.has_virtual_servers() && selection != MeasuredServices::Off;
         let metrics = is_wanted.then(|| measured.add_services()).transpose()?;
         Ok(Self { selection, inquiries, metrics, at_work: at_work.clone() })
     }

@@ -205,7 +205,7 @@ async fn serve_at_work(
     localhost.set_drain(configuration.pace.drain_deadline);
     if let Some(relay) = relay {
         relay.reconfigure(&configuration);
-    } else if settings.mode == Mode::Userspace {
+    } else if settings.mode.relays() {
         *relay = Some(RunningRelay::start(&configuration).map_err(TenureError::NotReady)?);
     }
     let mut observers = observers_of_mode(settings.mode, relay.as_ref());
@@ -330,7 +330,7 @@ impl<K: Kernel + 'static> Parts<K> {
         let serving = &threads.serving;
         let servers = Servers::new(options, failures, Arc::clone(&serving.listeners))?;
         let recorder = source.event_recorder(&settings.node_name, &threads.source);
-        let serving_relay = relay.clone().filter(|_| from == Mode::Userspace);
+        let serving_relay = relay.clone().filter(|_| from.relays());
         let (all, lack) = observe(self.observers, &servers, &recorder, &settings, &self.localhost)?;
         let health = servers.health();
         source.mark_not_leaving(&health);
@@ -356,7 +356,7 @@ impl<K: Kernel + 'static> Parts<K> {
         let former_mode = FormerMode {
             settings: chosen,
             former,
-            relay: relay.filter(|_| from != Mode::Userspace),
+            relay: relay.filter(|_| !from.relays()),
             localhost: (!wants_localhost).then(|| self.localhost.clone()),
             backends,
             status: reconciler.status(),

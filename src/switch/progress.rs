@@ -135,9 +135,10 @@ fn require_served(mode: Mode, client: &Client) -> anyhow::Result<()> {
 impl Left {
     fn read(wanted: &Configuration) -> Result<Self, ReadError> {
         let mode = wanted.settings.mode;
-        let by_ipvs = match mode {
-            Mode::Ipvs => LeftByIpvs::default(),
-            Mode::Iptables | Mode::Userspace => left::by_ipvs(&wanted.settings)?,
+        let by_ipvs = if mode.has_virtual_servers() {
+            LeftByIpvs::default()
+        } else {
+            left::by_ipvs(&wanted.settings)?
         };
         let rules = (by_ipvs.virtual_servers == 0)
             .then(|| left::rules_beside(mode, wanted.variant))

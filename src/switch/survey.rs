@@ -51,8 +51,7 @@ pub(super) fn run(
             Err(reason) => reasons.push(format!("{reason:#}")),
         },
     }
-    let served = |status: &Status| Mode::ALL.into_iter().find(|it| it.name() == status.mode.served);
-    let from = status.as_ref().and_then(served);
+    let from = status.as_ref().and_then(|status| Mode::named(&status.mode.served));
     if from == Some(mode) {
         writeln!(out, "nothing to do: the node serves in mode {mode} already")?;
     } else {
@@ -88,19 +87,21 @@ fn write_state(
     to: Mode,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
-    let leaves = |mode: Mode| to != mode && from.is_none_or(|from| from == mode);
-    if to != Mode::Ipvs {
-        write_ipvs(configured, leaves(Mode::Ipvs), out)?;
+    let former = Mode::ALL.into_iter().filter(|it| *it != to);
+    let left: Vec<Mode> = former.filter(|it| from.is_none_or(|from| from == *it)).collect();
+    let leaves = |has: fn(Mode) -> bool| left.iter().any(|mode| has(*mode));
+    if !to.has_virtual_servers() {
+        write_ipvs(configured, leaves(Mode::has_virtual_servers), out)?;
     }
-    if leaves(Mode::Iptables) || leaves(Mode::Userspace) {
+    if leaves(Mode::leads_by_rules) {
         let beside = left::rules_beside(to, configured.variant)?;
         writeln!(out, "rules: {beside}; connections that they led go on")?;
     }
-    if leaves(Mode::Iptables) {
+    if leaves(Mode::balances_by_rules) {
         let affinity = left::chains_with_affinity(configured.variant)?;
         writeln!(out, "session affinity: begins anew for {affinity} ports of Services")?;
     }
-    if leaves(Mode::Userspace) {
+    if leaves(Mode::relays) {
         write_relayed(configured, relayed, out)?;
     }
     Ok(())

@@ -7,7 +7,9 @@ use plan::kernel_objects::Frontend;
 use plan::model::Family;
 
 use super::{Fake, FakeAnswer, KernelCall, lost};
-use crate::{FlowRemover, Refusal, RefusalClass};
+use crate::FlowRemover;
+use crate::Refusal;
+use crate::RefusalClass;
 
 impl Fake {
     /// Connection tracking, to look at and to change.

@@ -8,7 +8,12 @@ use plan::op::Op;
 use plan::rule_set::RuleSet;
 
 use super::Fake;
-use crate::{Kernel, ReadError, Refusal, RefusalClass, RuleRepairer, RuleSetReading};
+use crate::Kernel;
+use crate::ReadError;
+use crate::Refusal;
+use crate::RefusalClass;
+use crate::RuleRepairer;
+use crate::RuleSetReading;
 
 /// The constant rules of each family: those that are desired, and those that were written last.
 #[derive(Default)]

@@ -25,10 +25,8 @@ pub(super) fn observers_of_mode(
     mode: Mode,
     relay: Option<&RunningRelay>,
 ) -> Vec<Box<dyn Observer>> {
-    match (mode, relay) {
-        (Mode::Userspace, Some(relay)) => vec![Box::new(relay.observer())],
-        _ => Vec::new(),
-    }
+    let relay = relay.filter(|_| mode.relays());
+    relay.into_iter().map(|relay| Box::new(relay.observer()) as Box<dyn Observer>).collect()
 }
 
 /// Has the event loop's reports go to all that needs them. Returns what it says that the mode lacks, as well.

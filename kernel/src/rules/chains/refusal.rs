@@ -8,7 +8,8 @@ use plan::rule_set::words;
 
 use super::super::error::Cause;
 use super::super::{ProgramFailure, RulesError};
-use crate::{Refusal, RefusalClass};
+use crate::Refusal;
+use crate::RefusalClass;
 
 /// Returns the refusal of all changes, if the failure is of none in particular.
 pub(super) fn of_all(error: &RulesError) -> Option<Refusal> {

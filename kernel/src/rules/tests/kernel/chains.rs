@@ -12,8 +12,9 @@ use plan::model::{Protocol, ServiceName};
 use plan::rule_set::OptionalRules;
 
 use super::*;
+use crate::Refusal;
+use crate::RefusalClass;
 use crate::nfacct::NfacctClient;
-use crate::{Refusal, RefusalClass};
 
 /// Chains that kube-proxy 1.36 left on a node with random Services: each kind of rule at least once,
 /// and the chains that these lead to.
