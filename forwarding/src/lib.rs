@@ -1,10 +1,11 @@
-//! Forwarding of connections in user space: what node ports on localhost
-//! ([`localhost`](crate::localhost)) and the relay of mode `userspace` ([`relay`](crate::relay)) share.
+//! Forwarding of connections in user space.
 //!
-//! - [`copy`]: bytes from one connection to another, in both directions, each with its own end;
-//! - [`limit`]: a limit on the number of connections;
-//! - [`listening`]: ports that cannot be listened on are tried again;
-//! - [`mailbox`]: the latest value of each key, from one thread to another that never waits.
+//! - [`localhost`]: NodePorts on localhost, in a thread of its own;
+//! - [`relay`]: the relay of kube-proxy's mode `userspace`, in a thread of its own, which outlives the mode.
+//!
+//! Both share `copy`, bytes from one connection to another, in both directions, each with its own end; `limit`, a
+//! limit on the number of connections; `listening`, by which ports that cannot be listened on are tried again; and
+//! `mailbox`, the latest value of each key, from one thread to another that never waits.
 
 pub(crate) mod copy;
 pub(crate) mod limit;

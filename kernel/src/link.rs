@@ -85,7 +85,7 @@ pub struct LinkAddress {
     pub index: u32,
     pub address: IpAddr,
     pub prefix: u8,
-    /// As the kernel writes it: see [`AddressScope::number`].
+    /// As the kernel writes it: see `AddressScope::number`.
     pub scope: u8,
     /// True if the kernel does not choose it as a source where it has another one.
     pub(crate) is_deprecated: bool,

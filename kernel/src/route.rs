@@ -7,7 +7,7 @@
 //! (`fib6_nh_init` in net/ipv6/route.c), which ours is not.
 //!
 //! Each route to a network has a routing rule of ours as well if other programs' rules come before that of
-//! the table `local`: see [`routing_rule`](super::routing_rule).
+//! the table `local`: see `routing_rule`.
 //!
 //! Source: include/uapi/linux/rtnetlink.h.
 

@@ -103,7 +103,7 @@ pub(super) struct Made {
 /// Reads the files that a client would be made of. No program is asked, and no server.
 ///
 /// # Errors
-/// As [`clients`], for the files.
+/// As [`clients`](super::clients()), for the files.
 pub fn check(options: &ClientOptions) -> Result<(), ClientError> {
     // Reading files waits for nothing.
     let Some(found) = find(options).now_or_never() else { return Ok(()) };
