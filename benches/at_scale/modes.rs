@@ -11,7 +11,6 @@ use anyhow::{Context as _, Result};
 use bed::Namespace;
 use kernel::Kernel as _;
 use kernel::rules::Rules;
-use plan::mode::Mode;
 use plan::model::Family;
 
 use crate::bare;
@@ -69,7 +68,7 @@ fn unusable(kind: Kind) -> Result<Option<String>> {
         let rules = Rules::open(Family::V4, kind.variant()).map_err(|error| error.to_string())?;
         // Loads the modules.
         node::open(kind).map_err(|error| error.to_string())?;
-        rules.try_features(Mode::Iptables).map_err(|error| error.words)
+        rules.try_chains().map_err(|error| error.words)
     };
     Ok(namespace.enter(tried)?.err())
 }

@@ -178,10 +178,6 @@ fn open_with(kind: Kind, scheduler: SchedulerName) -> Result<(Planner, Linux)> {
         rules.insert(family, Rules::open(family, kind.variant())?);
     }
     let kinds: Vec<_> = rules.values().map(Rules::backend).collect();
-    let needed = modules::needed(kind.mode(), &scheduler, &kinds);
-    if let Err(note) = modules::load(Path::new(modules::LOADED), &needed) {
-        eprintln!("at_scale: {note}");
-    }
     let random_fully = rules.values().all(Rules::random_fully);
     let settings = Settings {
         random_fully,
@@ -190,6 +186,10 @@ fn open_with(kind: Kind, scheduler: SchedulerName) -> Result<(Planner, Linux)> {
         service_routes: kind.service_routes(),
         ..Settings::new("this-node")
     };
+    let needed = ::node::host::needed_modules(&settings, &kinds);
+    if let Err(note) = modules::load(Path::new(modules::LOADED), &needed) {
+        eprintln!("at_scale: {note}");
+    }
     Ok((Planner::new(settings), Linux::open(rules, kind.mode())?))
 }
 

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::fmt;
 
 use ipnet::IpNet;
 use plan::model::Family;
@@ -23,6 +24,13 @@ const ENDS_CLOSED: &str =
 pub struct Obstacle {
     pub what: String,
     pub remedy: String,
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { what, remedy } = self;
+        write!(f, "{what}; {remedy}")
+    }
 }
 
 /// Looks for what drops Service traffic of IPVS mode in INPUT. `saved` is what `iptables-save` prints

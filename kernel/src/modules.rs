@@ -7,7 +7,6 @@ use std::fmt;
 use std::path::Path;
 
 use memchr::memmem;
-use plan::mode::Mode;
 use plan::model::Protocol;
 use plan::scheduler::SchedulerName;
 
@@ -17,7 +16,7 @@ use crate::program::{self, NotRun};
 /// Place where the kernel lists its modules, and some of those built in.
 pub const LOADED: &str = "/sys/module";
 
-/// Modules that every mode needs: connection tracking, matches and targets.
+/// Modules that every mode of the proxy needs: connection tracking, matches and targets.
 const ALWAYS: [&str; 9] = [
     "nf_conntrack",
     "nf_conntrack_netlink",
@@ -29,25 +28,6 @@ const ALWAYS: [&str; 9] = [
     "ipt_REJECT",
     "ip6t_REJECT",
 ];
-
-/// Modules of mode ipvs: IPVS, the sets, the dummy interface, matches and targets.
-const OF_IPVS: [&str; 11] = [
-    "ip_vs",
-    "dummy",
-    "ip_set",
-    "ip_set_hash_ip",
-    "ip_set_hash_ipport",
-    "ip_set_hash_ipportip",
-    "ip_set_hash_ipportnet",
-    "ip_set_bitmap_port",
-    "xt_set",
-    "xt_physdev",
-    "xt_NETMAP",
-];
-
-/// Modules of mode iptables. Without the last two, rules count no packets by name.
-const OF_IPTABLES: [&str; 5] =
-    ["xt_nat", "xt_statistic", "xt_recent", "nfnetlink_acct", "xt_nfacct"];
 
 /// The kernel's symbols, one on a line: address, kind, name, module.
 pub const SYMBOLS: &str = "/proc/kallsyms";
@@ -101,16 +81,15 @@ pub fn unbalanced_protocols(symbols: &Path) -> Vec<Protocol> {
     lacking.into_iter().map(|(protocol, _)| protocol).collect()
 }
 
-/// Returns the modules to load for a mode and these kinds of iptables; without any, for nf_tables.
-/// The scheduler matters in mode ipvs.
+/// Returns the modules to load for a mode that has these of its own, for a scheduler of IPVS, and for these
+/// kinds of iptables; without any, for nf_tables.
 #[must_use]
-pub fn needed(mode: Mode, scheduler: &SchedulerName, backends: &[Backend]) -> Vec<String> {
-    let mut modules: Vec<&str> = ALWAYS.to_vec();
-    match mode {
-        Mode::Ipvs => modules.extend(OF_IPVS),
-        Mode::Iptables => modules.extend(OF_IPTABLES),
-        Mode::Userspace => modules.push("xt_nat"),
-    }
+pub fn needed(
+    of_mode: &[&str],
+    scheduler: Option<&SchedulerName>,
+    backends: &[Backend],
+) -> Vec<String> {
+    let mut modules: Vec<&str> = [&ALWAYS, of_mode].concat();
     if backends.is_empty() || backends.contains(&Backend::Nft) {
         modules.extend(["nf_tables", "nft_compat", "nft_chain_nat"]);
     }
@@ -122,9 +101,8 @@ pub fn needed(mode: Mode, scheduler: &SchedulerName, backends: &[Backend]) -> Ve
     // The name becomes one word of a command line. Other characters could turn it into options.
     let is_plain =
         |name: &str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
-    if mode == Mode::Ipvs && is_plain(scheduler.as_str()) {
-        modules.push(scheduler.module());
-    }
+    let scheduler = scheduler.filter(|scheduler| is_plain(scheduler.as_str()));
+    modules.extend(scheduler.map(SchedulerName::module));
     modules
 }
 
@@ -227,7 +205,8 @@ mod tests {
     #[test]
     fn the_scheduler_and_the_kind_of_iptables_have_their_modules() {
         let has = |modules: &[String], name: &str| modules.iter().any(|module| module == name);
-        let modules = needed(Mode::Ipvs, &SchedulerName::new("-r/x").unwrap(), &[]);
+        let scheduler = |name: &str| SchedulerName::new(name).unwrap();
+        let modules = needed(&["ip_vs"], Some(&scheduler("-r/x")), &[]);
         assert!(!modules.iter().any(|module| module.starts_with("ip_vs_")), "{modules:?}");
         for (backends, nft, legacy) in [
             (&[][..], true, false),
@@ -235,29 +214,15 @@ mod tests {
             (&[Backend::Legacy], false, true),
             (&[Backend::Nft, Backend::Legacy], true, true),
         ] {
-            let modules = needed(Mode::Ipvs, &SchedulerName::new("wlc").unwrap(), backends);
-            assert!(has(&modules, "ip_vs_wlc"));
+            let modules = needed(&["ip_vs"], Some(&scheduler("wlc")), backends);
+            assert!(has(&modules, "ip_vs") && has(&modules, "ip_vs_wlc"));
             assert_eq!((has(&modules, "nft_compat"), has(&modules, "ip6table_nat")), (nft, legacy));
         }
     }
 
     #[test]
-    fn a_mode_loads_only_what_it_needs() {
-        let ipvs = needed(Mode::Ipvs, &SchedulerName::default(), &[Backend::Nft]);
-        let iptables = needed(Mode::Iptables, &SchedulerName::default(), &[Backend::Nft]);
-        let of_ipvs = |name: &&String| {
-            ["ip_vs", "ip_set", "dummy", "xt_set"].iter().any(|start| name.starts_with(start))
-        };
-        assert_eq!(ipvs.iter().filter(of_ipvs).count(), 10);
-        assert_eq!(iptables.iter().find(of_ipvs), None);
-        let of_both = ["xt_MASQUERADE", "nf_conntrack", "nft_compat"].map(str::to_owned);
-        assert!(of_both.iter().all(|name| ipvs.contains(name) && iptables.contains(name)));
-        assert!(iptables.contains(&"xt_statistic".to_owned()));
-    }
-
-    #[test]
     fn nothing_is_run_when_everything_is_there() {
-        let modules = needed(Mode::Ipvs, &SchedulerName::default(), &[Backend::Nft]);
+        let modules = needed(&["ip_vs"], None, &[Backend::Nft]);
         let loaded = mk_loaded(&modules);
         assert_eq!(load_with("no-such-program", loaded.path(), &modules), Ok(()));
     }

@@ -1,4 +1,4 @@
-//! Sysctls that IPVS needs set.
+//! Sysctls: read, set and kept. Each mode of the proxy has its list (`node/src/mode/`).
 //!
 //! Each is read first and written only if it differs, at the start and every second from then on:
 //! `sysctl --system` sets them anew, and a module that was unloaded forgets them. None is reset on
@@ -15,7 +15,6 @@ use std::path::Path;
 
 use plan::model::Family;
 
-const FORWARDING: &str = "endpoints on other nodes are reached by forwarding";
 const ROUTE_LOCALNET: &str = "net/ipv4/conf/all/route_localnet";
 
 /// Directory of the sysctls.
@@ -93,62 +92,6 @@ pub struct SysctlError {
     pub source: io::Error,
 }
 
-/// Returns the sysctls to set.
-#[must_use]
-pub fn wanted(arp: ServiceAddressesArp, kernel: Option<KernelVersion>) -> Vec<Sysctl> {
-    let sysctl = |path, value: u32, required, why| Sysctl::new(path, value, required, why);
-    let mut wanted = vec![
-        sysctl(
-            "net/ipv4/vs/conntrack",
-            1,
-            true,
-            "IPVS connections are masqueraded and filtered by connection tracking",
-        ),
-        sysctl("net/ipv4/ip_forward", 1, true, FORWARDING),
-        sysctl(
-            "net/ipv4/vs/expire_nodest_conn",
-            1,
-            false,
-            "clients of a removed endpoint are told at once instead of hanging",
-        ),
-        sysctl(
-            "net/ipv4/vs/expire_quiescent_template",
-            1,
-            false,
-            "session affinity does not hold on to an endpoint that takes no new connections",
-        ),
-    ];
-    // With 1, the default, a client that reuses a source port waits a second; with 0 it may be sent
-    // to an endpoint that is going away. Linux 5.9 made 1 do the right thing ("ipvs: allow
-    // connection reuse for unconfirmed conntrack"), and 4.1 was the first to have the sysctl.
-    if kernel.is_some_and(|kernel| (KernelVersion(4, 1)..KernelVersion(5, 9)).contains(&kernel)) {
-        wanted.push(sysctl(
-            "net/ipv4/vs/conn_reuse_mode",
-            0,
-            false,
-            "a client that reuses a source port does not wait a second",
-        ));
-    }
-    // `arp_ignore` in net/ipv4/arp.c: with 1, an address is answered for on the interface that has
-    // it; with 3, on any interface, unless it has scope host (`AddressBatch` gives it that).
-    let arp_ignore = match arp {
-        ServiceAddressesArp::Answered => return wanted,
-        ServiceAddressesArp::Strict => 1,
-        ServiceAddressesArp::Quiet => 3,
-    };
-    let why = "only one node answers ARP requests for a load-balancer address";
-    wanted.push(sysctl("net/ipv4/conf/all/arp_ignore", arp_ignore, false, why));
-    wanted.push(sysctl("net/ipv4/conf/all/arp_announce", 2, false, why));
-    wanted
-}
-
-/// Returns the sysctls to set in mode iptables. kube-proxy leaves `ip_forward` alone there; what it
-/// is set for in mode ipvs holds here as well.
-#[must_use]
-pub fn wanted_by_iptables() -> Vec<Sysctl> {
-    vec![Sysctl::new("net/ipv4/ip_forward", 1, true, FORWARDING)]
-}
-
 /// Returns the sysctl by which the dummy interface takes addresses of IPv6. A new interface has the value
 /// of `net.ipv6.conf.default.disable_ipv6`, which hardened hosts set to 1 and leave 0 for the interfaces
 /// that are to have IPv6 (`addrconf_init_net` in net/ipv6/addrconf.c). Netlink has no attribute for it.
@@ -156,24 +99,6 @@ pub fn wanted_by_iptables() -> Vec<Sysctl> {
 pub fn ipv6_of_link() -> Sysctl {
     let why = "kube-ipvs0 takes the IPv6 addresses of Services";
     Sysctl::new(LINK_DISABLE_IPV6, 0, false, why)
-}
-
-/// Returns the sysctls that are needed while rules lead to what is a real server of IPVS, too.
-///
-/// With `nat_icmp_send`, IPVS answers in the place of an endpoint whose connection it does not know
-/// (`ip_vs_out_hook` in net/netfilter/ipvs/ip_vs_core.c). By the others, IPVS forgets a connection to a
-/// real server of weight 0 when it sees a SYN from the same port (`ip_vs_in_hook`), and finds no real
-/// server for that (`ip_vs_check_template` in net/netfilter/ipvs/ip_vs_conn.c).
-#[must_use]
-pub fn left_by_ipvs() -> Vec<Sysctl> {
-    let cut = "IPVS cuts no connection that rules have led to an endpoint";
-    let forgets = "IPVS forgets the connection from a port that its client uses again";
-    vec![
-        Sysctl::new("net/ipv4/vs/nat_icmp_send", 0, false, cut),
-        Sysctl::new("net/ipv4/vs/expire_nodest_conn", 1, false, forgets),
-        Sysctl::new("net/ipv4/vs/expire_quiescent_template", 1, false, forgets),
-        Sysctl::new("net/ipv4/vs/conn_reuse_mode", 1, false, forgets),
-    ]
 }
 
 /// Returns the sysctl by which node ports on loopback addresses work in mode iptables. Without the

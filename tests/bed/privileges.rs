@@ -194,3 +194,30 @@ fn node_ports_on_localhost_survive_a_switch_to_iptables_mode_and_back() {
         "rules cannot lead NodePorts on localhost: net.ipv4.conf.all.route_localnet is not 1";
     assert!(log.contains(said) && log.contains("kube-ipvs goes on listening there"), "{log}");
 }
+
+/// Where `route_localnet` cannot be set, a start goes without the rules for NodePorts at 127.0.0.1, and `diff`
+/// foresees that.
+#[test]
+fn rules_that_a_start_goes_without_are_foreseen_like_that() {
+    const READ_ONLY: &str =
+        "mount --bind /proc/sys /proc/sys && mount -o remount,ro,bind /proc/sys && exec \"$@\"";
+    let bed = Bed::new();
+    let service = Service::new("registry", ip("10.96.0.70"));
+    let service = service.node_port(Protocol::Tcp, 80, TARGET, 30_700).pods([bed.pod(1, 1)]);
+    bed.manifests.apply(&service).unwrap();
+    let path = bed.configuration("foreseen", "");
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.replace("mode: ipvs", "mode: iptables")).unwrap();
+    let arguments = ["--config", path.as_str()];
+    prepare(&bed, &arguments);
+    bed.node().set_sysctl("net/ipv4/conf/all/route_localnet", "0").unwrap();
+    let started =
+        Proxy::start_in_container(bed.node(), &bed.manifests, &capabilities(), &arguments);
+    let log = started.unwrap().stop().unwrap();
+    assert!(log.contains("rules cannot lead NodePorts on localhost"), "{log}");
+    let program = std::env::var("KUBE_IPVS").unwrap_or_else(|_| "/job/kube-ipvs".to_owned());
+    let manifests = format!("--manifests={}", bed.manifests.path().display());
+    let flags = ["--config", &path, &manifests, "--hostname-override=node1"];
+    let diff = [&["--mount", "sh", "-c", READ_ONLY, "sh", &program, "diff", "--"], &flags[..]];
+    assert_eq!(bed.tool("unshare", &diff.concat()), "");
+}

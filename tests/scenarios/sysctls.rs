@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use kernel::sysctl::{ServiceAddressesArp, wanted};
+use kernel::sysctl::Sysctl;
 use tokio::time::Instant;
 
 use crate::world::{World, tcp};
@@ -14,7 +14,8 @@ const FORWARD: &str = "net/ipv4/ip_forward";
 /// A node in sync whose sysctls are as they should be.
 async fn mk_world() -> World {
     let world = World::in_sync(&[tcp(1, &[1])]).await;
-    world.fake.keep_sysctls(wanted(ServiceAddressesArp::Answered, None));
+    let kept = [CONNTRACK, FORWARD].map(|path| Sysctl::new(path, 1, true, "of a test"));
+    world.fake.keep_sysctls(kept.to_vec());
     world.reports.take();
     world
 }

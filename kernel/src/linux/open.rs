@@ -18,18 +18,18 @@ use crate::rules::Rules;
 use crate::sysctl;
 
 impl Linux {
-    /// Opens what a mode uses in the calling thread's network namespace: IPVS and ipset in ipvs mode
-    /// alone. `rules`: one for each family.
+    /// Opens what a mode uses in the calling thread's network namespace: IPVS and ipset only
+    /// for one that has virtual servers. `rules`: one for each family.
     ///
     /// # Errors
     /// When IPVS or ipset is not there, in the words of the crate concerned.
     pub fn open(rules: HashMap<Family, Rules>, mode: Mode) -> Result<Self, ReadError> {
-        if mode == Mode::Ipvs {
+        if mode.has_virtual_servers() {
             ipset::Client::open().map_err(|error| ReadError::new("ipset", error))?;
             ipvs::Client::open().map_err(|error| ReadError::new("IPVS", error))?;
         }
         let mut linux = Self::open_to_read(rules, mode)?;
-        if let Some(sets) = linux.ipset.as_mut().filter(|_| mode == Mode::Ipvs) {
+        if let Some(sets) = linux.ipset.as_mut().filter(|_| mode.has_virtual_servers()) {
             let left = grow::remove_leftovers(sets);
             for error in left.map_err(|error| ReadError::new("sets", error))? {
                 tracing::warn!("cannot remove a leftover of growing a set: {error}");
@@ -52,17 +52,18 @@ impl Linux {
         };
         let mut links = Links::open().map_err(|error| cannot("network interfaces")(&error))?;
         let (mut ipvs, mut ipset, mut reader) = (None, None, None);
+        let uses_ipvs = mode.has_virtual_servers();
         // In another mode IPVS mode left the interface, and perhaps more.
-        if mode == Mode::Ipvs || links.find().is_ok_and(|link| link.is_some()) {
+        if uses_ipvs || links.find().is_ok_and(|link| link.is_some()) {
             (ipvs, ipset) = (leftovers::ipvs()?, leftovers::ipset()?);
         }
-        if mode == Mode::Ipvs {
+        if uses_ipvs {
             reader = leftovers::ipset()?;
         }
         let foreign_sets = ForeignSets::default();
         Ok(Self {
             mode,
-            count: VirtualServerCount::open(mode == Mode::Ipvs),
+            count: VirtualServerCount::open(uses_ipvs),
             ipvs,
             ipset,
             links,

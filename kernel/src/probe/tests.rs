@@ -3,7 +3,7 @@ use std::path::Path;
 
 use plan::scheduler::SchedulerName;
 
-use super::super::sysctl::{self, ServiceAddressesArp, Sysctl};
+use super::super::sysctl::Sysctl;
 use super::*;
 
 /// A host that has everything.
@@ -38,9 +38,8 @@ fn of_ipvs(facts: &mut Facts) -> &mut IpvsFacts {
 }
 
 fn mk_sysctl(required: bool) -> Sysctl {
-    let mut wanted = sysctl::wanted(ServiceAddressesArp::Answered, None);
-    wanted.retain(|sysctl| sysctl.required == required);
-    wanted.remove(0)
+    let path = if required { "net/ipv4/vs/conntrack" } else { "net/ipv4/vs/expire_nodest_conn" };
+    Sysctl::new(path, 1, required, "of a test")
 }
 
 fn refused<T, E: From<String>>() -> Result<T, E> {
@@ -279,7 +278,7 @@ fn what_the_attempts_answer_are_the_facts() {
         ipset: &mut || Ok(()),
         dummy: &mut refused,
     };
-    let wanted = sysctl::wanted(ServiceAddressesArp::Answered, None);
+    let wanted = [mk_sysctl(true)];
     let facts = gather(
         &root,
         &wanted,
@@ -307,7 +306,7 @@ fn what_the_attempts_answer_are_the_facts() {
 #[test]
 fn without_ipvs_only_iptables_is_tried() {
     let (_folder, root) = mk_proc("1000");
-    let wanted = sysctl::wanted_by_iptables();
+    let wanted = [Sysctl::new("net/ipv4/ip_forward", 1, true, "of a test")];
     let mut attempts = Attempts { of_ipvs: None, iptables: &mut |_| Ok(()) };
     let facts = gather(&root, &wanted, &mut attempts);
     assert_eq!(facts.of_ipvs, None);

@@ -1,9 +1,8 @@
-//! Check of what the rules of the modes iptables and userspace are made of: targets and matches, each of which may be a
-//! kernel module of its own.
+//! Check of what the rules of the modes iptables and userspace are made of: targets and matches, each of which
+//! may be a kernel module of its own.
 
 use std::time::Duration;
 
-use plan::mode::Mode;
 use plan::model::Family;
 
 use super::{Rules, RulesError};
@@ -30,26 +29,29 @@ struct Feature {
     table: &'static str,
     /// Rule that needs it; for IPv4 where the families differ.
     rule: &'static str,
-    needed_by_userspace: bool,
 }
 
-/// Match that only mode userspace has.
-const STATE: &str = "state";
-
-const FEATURES: [Feature; 12] = [
+/// Features of all rules that lead connections to Services.
+const OF_ALL: [Feature; 7] = [
     nat("DNAT", "xt_nat", "-p tcp -j DNAT --to-destination 192.0.2.1:1"),
-    nat("MASQUERADE", "xt_MASQUERADE", "-j MASQUERADE").of_iptables(),
-    nat("MARK", "xt_mark", "-j MARK --or-mark 0x1").of_iptables(),
     nat("comment", "xt_comment", "-m comment --comment probe"),
     nat("addrtype", "xt_addrtype", "-m addrtype --dst-type LOCAL"),
-    nat("statistic", "xt_statistic", "-m statistic --mode random --probability 0.5").of_iptables(),
-    nat("recent", "xt_recent", "-m recent --set --name KUBE-PROBE --rsource").of_iptables(),
     filter("conntrack", "xt_conntrack", "-m conntrack --ctstate INVALID"),
     filter("REJECT", "ipt_REJECT", "-j REJECT --reject-with icmp-port-unreachable"),
     nat("tcp", "xt_tcpudp", "-p tcp -m tcp --dport 1"),
     nat("udp", "xt_tcpudp", "-p udp -m udp --dport 1"),
-    filter(STATE, "xt_state", "-m state --state NEW"),
 ];
+
+/// Further ones of rules that choose an endpoint.
+const OF_CHAINS: [Feature; 4] = [
+    nat("MASQUERADE", "xt_MASQUERADE", "-j MASQUERADE"),
+    nat("MARK", "xt_mark", "-j MARK --or-mark 0x1"),
+    nat("statistic", "xt_statistic", "-m statistic --mode random --probability 0.5"),
+    nat("recent", "xt_recent", "-m recent --set --name KUBE-PROBE --rsource"),
+];
+
+/// Further ones of rules that lead to a relay.
+const OF_PORTALS: [Feature; 1] = [filter("state", "xt_state", "-m state --state NEW")];
 
 /// The match that rules for ports of SCTP need, and no others.
 const SCTP: Feature = nat("sctp", "xt_sctp", "-p sctp -m sctp --dport 1");
@@ -68,23 +70,18 @@ const OF_COPIES_V6: [Feature; 2] = [
 ];
 
 const fn nat(name: &'static str, module: &'static str, rule: &'static str) -> Feature {
-    Feature { name, module, table: "nat", rule, needed_by_userspace: true }
+    Feature { name, module, table: "nat", rule }
 }
 
 const fn mangle(name: &'static str, module: &'static str, rule: &'static str) -> Feature {
-    Feature { name, module, table: "mangle", rule, needed_by_userspace: true }
+    Feature { name, module, table: "mangle", rule }
 }
 
 const fn filter(name: &'static str, module: &'static str, rule: &'static str) -> Feature {
-    Feature { name, module, table: "filter", rule, needed_by_userspace: true }
+    Feature { name, module, table: "filter", rule }
 }
 
 impl Feature {
-    /// Only mode iptables needs it.
-    const fn of_iptables(self) -> Self {
-        Self { needed_by_userspace: false, ..self }
-    }
-
     fn rule(&self, family: Family) -> String {
         let rule = match family {
             Family::V4 => return self.rule.to_owned(),
@@ -103,18 +100,18 @@ impl Feature {
 }
 
 impl Rules {
-    /// Checks that the kernel and iptables have everything that the rules of a mode are made of, of
-    /// iptables or of userspace: writes such rules into a chain that nothing leads to, and removes it.
+    /// Checks that the kernel and iptables have everything that rules are made of which choose an endpoint:
+    /// writes such rules into a chain that nothing leads to, and removes it.
     ///
     /// # Errors
     /// When something is missing: in words, with the names of modules.
-    pub fn try_features(&self, mode: Mode) -> Result<(), ProbeError> {
-        let is_needed = |it: &Feature| match mode {
-            Mode::Userspace => it.needed_by_userspace,
-            Mode::Iptables | Mode::Ipvs => it.name != STATE,
-        };
-        let features: Vec<Feature> = FEATURES.into_iter().filter(is_needed).collect();
-        self.try_each(&features)
+    pub fn try_chains(&self) -> Result<(), ProbeError> {
+        self.try_each(&[&OF_ALL[..], &OF_CHAINS].concat())
+    }
+
+    /// Checks the same for rules that lead to a relay.
+    pub fn try_portals(&self) -> Result<(), ProbeError> {
+        self.try_each(&[&OF_ALL[..], &OF_PORTALS].concat())
     }
 
     /// Checks that rules can match ports of SCTP, in the same way.

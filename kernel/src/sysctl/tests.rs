@@ -1,8 +1,19 @@
-use super::ServiceAddressesArp::{Answered, Quiet, Strict};
 use super::*;
 
 fn paths(wanted: &[Sysctl]) -> Vec<(&'static str, u32)> {
     wanted.iter().map(|sysctl| (sysctl.path, sysctl.value.parse().unwrap())).collect()
+}
+
+/// Sysctls to set: two of IPVS, of which the first is required, and two others.
+fn mk_wanted() -> Vec<Sysctl> {
+    [
+        ("net/ipv4/vs/conntrack", 1, true),
+        ("net/ipv4/vs/conn_reuse_mode", 0, false),
+        ("net/ipv4/ip_forward", 1, true),
+        ("net/ipv4/conf/all/arp_announce", 2, false),
+    ]
+    .map(|(path, value, required)| Sysctl::new(path, value, required, "of a test"))
+    .to_vec()
 }
 
 /// A folder with every sysctl at a value, as `/proc/sys` would have it.
@@ -14,43 +25,6 @@ fn mk_root(wanted: &[Sysctl], value: &str) -> tempfile::TempDir {
         fs::write(path, format!("{value}\n")).unwrap();
     }
     root
-}
-
-#[test]
-fn what_is_wanted_depends_on_the_kernel_and_strict_arp() {
-    let always = [
-        ("net/ipv4/vs/conntrack", 1),
-        ("net/ipv4/ip_forward", 1),
-        ("net/ipv4/vs/expire_nodest_conn", 1),
-        ("net/ipv4/vs/expire_quiescent_template", 1),
-    ];
-    let reuse = ("net/ipv4/vs/conn_reuse_mode", 0);
-    for (kernel, with_reuse) in [
-        (None, false),
-        (Some(KernelVersion(3, 10)), false),
-        (Some(KernelVersion(4, 0)), false),
-        (Some(KernelVersion(4, 1)), true),
-        (Some(KernelVersion(5, 8)), true),
-        (Some(KernelVersion(5, 9)), false),
-        (Some(KernelVersion(6, 1)), false),
-    ] {
-        let mut expected = always.to_vec();
-        expected.extend(with_reuse.then_some(reuse));
-        assert_eq!(paths(&wanted(Answered, kernel)), expected, "{kernel:?}");
-    }
-    let expected = always.to_vec();
-    for (arp, arp_ignore) in [(Strict, 1), (Quiet, 3)] {
-        let mut expected = expected.clone();
-        expected.push(("net/ipv4/conf/all/arp_ignore", arp_ignore));
-        expected.push(("net/ipv4/conf/all/arp_announce", 2));
-        assert_eq!(paths(&wanted(arp, None)), expected);
-    }
-    let required: Vec<&str> = wanted(Strict, Some(KernelVersion(4, 19)))
-        .iter()
-        .filter(|sysctl| sysctl.required)
-        .map(|sysctl| sysctl.path)
-        .collect();
-    assert_eq!(required, ["net/ipv4/vs/conntrack", "net/ipv4/ip_forward"]);
 }
 
 #[test]
@@ -80,7 +54,7 @@ fn kernel_versions_are_read() {
 
 #[test]
 fn only_what_differs_is_written() {
-    let wanted = wanted(Strict, Some(KernelVersion(5, 4)));
+    let wanted = mk_wanted();
     let root = mk_root(&wanted, "1");
     let differing_now = |root: &tempfile::TempDir| paths(&differing(root.path(), &wanted));
     let expected = [("net/ipv4/vs/conn_reuse_mode", 0), ("net/ipv4/conf/all/arp_announce", 2)];
@@ -98,13 +72,13 @@ fn only_what_differs_is_written() {
 
 #[test]
 fn what_cannot_be_set_is_told_and_the_rest_is_set() {
-    let wanted = wanted(Answered, None);
+    let wanted = mk_wanted();
     let root = mk_root(&wanted, "0");
     fs::remove_dir_all(root.path().join("net/ipv4/vs")).unwrap();
     let outcome = apply(root.path(), &wanted);
     let changed: Vec<&str> = outcome.changed.iter().map(|it| it.sysctl.path).collect();
-    assert_eq!(changed, ["net/ipv4/ip_forward"]);
-    assert_eq!(outcome.failed.len(), 3);
+    assert_eq!(changed, ["net/ipv4/ip_forward", "net/ipv4/conf/all/arp_announce"]);
+    assert_eq!(outcome.failed.len(), 2);
     let first = outcome.failed[0].to_string();
     assert!(first.starts_with("cannot set net.ipv4.vs.conntrack=1: "), "{first}");
     assert!(first.contains("modprobe ip_vs"), "{first}");
@@ -113,7 +87,7 @@ fn what_cannot_be_set_is_told_and_the_rest_is_set() {
 #[test]
 fn a_read_only_proc_is_explained() {
     let error = SysctlError {
-        sysctl: wanted(Answered, None)[0].clone(),
+        sysctl: mk_wanted()[0].clone(),
         found: Some("0".to_owned()),
         source: rustix::io::Errno::ROFS.into(),
     };

@@ -8,11 +8,12 @@ use plan::mode::Mode;
 use plan::model::Family;
 use plan::settings::Settings;
 
-use super::{NFTABLES_TABLE, rules, scope, state, used_alone};
+use super::{NFTABLES_TABLE, rules, scope, state};
+use crate::mode;
 use kernel::ReadError;
 use kernel::leftovers::{Connections, Leftovers};
 use kernel::nftables::NftablesClient;
-use kernel::rules::{Rules, Variant};
+use kernel::rules::{Backend, Rules, Variant};
 
 /// State of mode ipvs, of ours or of kube-proxy's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -51,7 +52,8 @@ pub fn by_ipvs(chosen: &Settings) -> Result<LeftByIpvs, ReadError> {
 /// Counts the rules of other modes than this one. Reading them takes up to seconds on a large node.
 pub fn rules_beside(mode: Mode, variant: Variant) -> Result<LeftRules, ReadError> {
     let mut left = LeftRules::default();
-    for (saved, scope) in saved(mode, variant)? {
+    for (backend, in_use, saved) in saved(variant)? {
+        let scope = scope(mode::of(mode).itself, in_use.as_ref(), backend);
         for removal in rules::removals(&saved, scope) {
             left.chains += removal.n_chains;
             left.rules += removal.n_rules;
@@ -62,8 +64,8 @@ pub fn rules_beside(mode: Mode, variant: Variant) -> Result<LeftRules, ReadError
 
 /// Counts the chains of mode iptables that remember clients for session affinity.
 pub fn chains_with_affinity(variant: Variant) -> Result<usize, ReadError> {
-    let saved = saved(Mode::Iptables, variant)?;
-    let lines = saved.iter().flat_map(|(text, _)| text.lines());
+    let saved = saved(variant)?;
+    let lines = saved.iter().flat_map(|(_, _, text)| text.lines());
     let of_services = lines.filter(|line| line.contains("--rcheck"));
     let chains = of_services.filter_map(|line| line.split_whitespace().nth(1));
     Ok(chains.collect::<BTreeSet<_>>().len())
@@ -101,15 +103,15 @@ pub fn unreadable(saved: &str) -> Vec<&str> {
     rules::unreadable(saved)
 }
 
-/// Reads the rules of each kind of iptables, with what would go from it in this mode.
-fn saved(mode: Mode, variant: Variant) -> Result<Vec<(String, rules::RemovalScope)>, ReadError> {
+/// Reads the rules of each kind of iptables. Beside them is the kind that the family's rules are in.
+fn saved(variant: Variant) -> Result<Vec<(Backend, Option<Backend>, String)>, ReadError> {
     let mut all = Vec::new();
     for family in Family::BOTH {
         let in_use = Rules::open(family, variant).ok().map(|rules| rules.backend());
         for rules in Rules::installed(family) {
             let saved = rules.saved().map_err(|error| ReadError::new("rules", error))?;
             require_all(family, &saved)?;
-            all.push((saved, scope(used_alone(mode), in_use.as_ref(), rules.backend())));
+            all.push((rules.backend(), in_use, saved));
         }
     }
     Ok(all)

@@ -26,6 +26,7 @@ use plan::model::Family;
 use plan::sets::SetId;
 use plan::settings::Settings;
 
+use crate::mode;
 use kernel::ReadError;
 use kernel::leftovers::Leftovers;
 use kernel::nftables::NftablesClient;
@@ -83,10 +84,11 @@ pub fn ipvs_mode(chosen: &Settings, in_use: &HashMap<Family, Backend>) -> Cleanu
         ));
         return report;
     }
+    let mode = mode::of(chosen.mode);
     report.remove_all_of_ipvs(chosen, |rules| {
-        scope(used_alone(chosen.mode), in_use.get(&rules.family()), rules.backend())
+        scope(mode.itself, in_use.get(&rules.family()), rules.backend())
     });
-    if chosen.mode != Mode::Iptables {
+    if !mode.has_counters {
         report.remove_counters();
     }
     report
@@ -135,14 +137,8 @@ pub fn other_modes(mode: Mode, in_use: &HashMap<Family, Backend>) -> CleanupRepo
     report.remove_tables();
     for family in Family::BOTH {
         for backend in Backend::BOTH {
-            // Connections may still need the rules of IPVS mode.
-            let used: &[Mode] = match mode {
-                Mode::Ipvs => &[Mode::Ipvs],
-                Mode::Iptables => &[Mode::Ipvs, Mode::Iptables],
-                // What IPVS mode and iptables mode have in common goes with all of both.
-                Mode::Userspace => &Mode::ALL,
-            };
-            let scope = scope(used, in_use.get(&family), backend);
+            let kept = mode::of(mode).kept_at_takeover;
+            let scope = scope(kept, in_use.get(&family), backend);
             // At most starts there is nothing, and that takes no program to see.
             let chains = chain_names(family, backend);
             if chains.is_none_or(|chains| rules::lists_any(&chains, scope))
@@ -152,7 +148,8 @@ pub fn other_modes(mode: Mode, in_use: &HashMap<Family, Backend>) -> CleanupRepo
             }
         }
     }
-    if mode == Mode::Ipvs {
+    // In another mode, `ipvs_mode` removes these.
+    if mode.has_virtual_servers() {
         report.remove_counters();
         match Leftovers::open() {
             Ok(mut leftovers) => report.destroy_sets(&mut leftovers, &[]),
@@ -169,14 +166,6 @@ fn scope(used: &'static [Mode], in_use: Option<&Backend>, backend: Backend) -> R
     match in_use {
         Some(ours) if *ours != backend => RemovalScope::Everything,
         _ => RemovalScope::ModesBut(used),
-    }
-}
-
-const fn used_alone(mode: Mode) -> &'static [Mode] {
-    match mode {
-        Mode::Ipvs => &[Mode::Ipvs],
-        Mode::Iptables => &[Mode::Iptables],
-        Mode::Userspace => &[Mode::Userspace],
     }
 }
 
@@ -415,14 +404,14 @@ mod tests {
     #[test]
     fn all_goes_only_from_the_kind_of_iptables_that_a_family_does_not_use() {
         for mode in Mode::ALL {
-            let others = RemovalScope::ModesBut(used_alone(mode));
+            let others = RemovalScope::ModesBut(mode::of(mode).itself);
             for (in_use, nft, legacy) in [
                 (Some(Backend::Nft), others, RemovalScope::Everything),
                 (Some(Backend::Legacy), RemovalScope::Everything, others),
                 (None, others, others),
             ] {
                 let found = [Backend::Nft, Backend::Legacy]
-                    .map(|kind| scope(used_alone(mode), in_use.as_ref(), kind));
+                    .map(|kind| scope(mode::of(mode).itself, in_use.as_ref(), kind));
                 assert_eq!(found, [nft, legacy], "{mode} {in_use:?}");
             }
         }

@@ -15,6 +15,7 @@ use plan::mode::Mode;
 use plan::rule_set::{self, COPY_JUMPS, Jump, RuleSet, former_jumps, jumps};
 use plan::sets::SetId;
 
+use crate::mode;
 use kernel::rules::UNREAD;
 
 /// Extent of the removal.
@@ -71,30 +72,11 @@ struct SavedRule<'a> {
     set: Option<SetId>,
 }
 
-/// Chains of the iptables mode, but for those of Services: table and name. It shares some with IPVS
-/// mode.
-const IPTABLES_MODE_CHAINS: [(&str, &str); 12] = [
-    ("nat", "KUBE-SERVICES"),
-    ("nat", "KUBE-POSTROUTING"),
-    ("nat", "KUBE-MARK-MASQ"),
-    ("filter", "KUBE-FORWARD"),
-    ("filter", "KUBE-PROXY-FIREWALL"),
-    ("nat", "KUBE-NODEPORTS"),
-    ("nat", "KUBE-PROXY-CANARY"),
-    ("filter", "KUBE-SERVICES"),
-    ("filter", "KUBE-EXTERNAL-SERVICES"),
-    ("filter", "KUBE-NODEPORTS"),
-    ("filter", "KUBE-PROXY-CANARY"),
-    ("mangle", "KUBE-PROXY-CANARY"),
-];
-
-/// Prefixes of the chains that the iptables mode has in `nat` for each Service and endpoint.
-/// `KUBE-XLB-` is from before Kubernetes 1.24.
-const IPTABLES_MODE_PREFIXES: [&str; 6] =
-    ["KUBE-SVC-", "KUBE-SVL-", "KUBE-FW-", "KUBE-EXT-", "KUBE-XLB-", "KUBE-SEP-"];
-
 /// Chain of `nat` that earlier versions had in IPVS mode, and that nothing leads into any more.
 const FORMER_CHAIN: (&str, &str) = ("nat", "KUBE-SPARE-SHORT-CIRCUIT");
+
+/// Mode whose rules [`RemovalScope::OursAlone`] leaves to kube-proxy.
+const HANDED_OVER: Mode = Mode::Ipvs;
 
 /// Chains of mode ipvs that kube-proxy does not have: table and name.
 const OURS_ALONE: [(&str, &str); 4] = [
@@ -102,20 +84,6 @@ const OURS_ALONE: [(&str, &str); 4] = [
     FORMER_CHAIN,
     ("mangle", "KUBE-PROXY-FIREWALL"),
     ("mangle", "KUBE-SOURCE-RANGES-FIREWALL"),
-];
-
-/// Chains of mode userspace: table and name. Those that refuse are those of iptables mode.
-const USERSPACE_CHAINS: [(&str, &str); 10] = [
-    ("nat", "KUBE-PORTALS-CONTAINER"),
-    ("nat", "KUBE-PORTALS-HOST"),
-    ("nat", "KUBE-NODEPORT-CONTAINER"),
-    ("nat", "KUBE-NODEPORT-HOST"),
-    ("filter", "KUBE-NODEPORT-NON-LOCAL"),
-    ("filter", "KUBE-FORWARD"),
-    ("filter", "KUBE-SERVICES"),
-    ("filter", "KUBE-EXTERNAL-SERVICES"),
-    ("filter", "KUBE-NODEPORTS"),
-    ("filter", "KUBE-PROXY-FIREWALL"),
 ];
 
 /// Chains that the kubelet makes.
@@ -171,7 +139,9 @@ pub(super) fn unreadable(saved: &str) -> Vec<&str> {
 /// True if something is needed only while a node leaves mode ipvs, and these modes are not those of
 /// such a node.
 fn is_of_leaving_alone(modes: &[Mode], is_of_leaving: bool) -> bool {
-    is_of_leaving && !(modes.contains(&Mode::Ipvs) && modes.len() > 1)
+    let is_ipvs = |mode: &Mode| mode.has_virtual_servers();
+    let leaves_ipvs = modes.iter().any(is_ipvs) && !modes.iter().all(is_ipvs);
+    is_of_leaving && !leaves_ipvs
 }
 
 /// True if something is another mode's, and of none of these.
@@ -319,18 +289,11 @@ impl<'a> SavedTable<'a> {
     }
 
     fn has_chain_of(&self, mode: Mode, chain: &str) -> bool {
-        let has =
-            |(table, name): (rule_set::Table, &str)| (table.name(), name) == (self.name, chain);
-        match mode {
-            Mode::Iptables => {
-                IPTABLES_MODE_CHAINS.contains(&(self.name, chain))
-                    || (self.name, chain) == ("filter", FIREWALL) && self.is_emptied(chain)
-                    || self.name == "nat"
-                        && IPTABLES_MODE_PREFIXES.iter().any(|p| chain.starts_with(p))
-            }
-            Mode::Ipvs => RuleSet::chain_names().any(has),
-            Mode::Userspace => USERSPACE_CHAINS.contains(&(self.name, chain)),
-        }
+        let mode = mode::of(mode);
+        (mode.has_chain)(self.name, chain)
+            || mode.has_firewall
+                && (self.name, chain) == ("filter", FIREWALL)
+                && self.is_emptied(chain)
     }
 
     /// True if a chain is there and has no rule.
@@ -354,7 +317,7 @@ impl<'a> SavedTable<'a> {
                 && rule.target.as_deref() == Some(jump.to)
                 && rule.comment.as_deref() == jump.comment
         };
-        let former = former_jumps(Mode::Ipvs).iter().find(is_this)?.rule();
+        let former = former_jumps(HANDED_OVER).iter().find(is_this)?.rule();
         let is_of_kube_proxy = !OURS_ALONE.contains(&(self.name, rule.target.as_deref()?));
         (is_of_kube_proxy && rule.text.contains("--ctstate")).then_some(former)
     }
@@ -379,7 +342,7 @@ impl<'a> SavedTable<'a> {
                 is_of_leaving_alone(modes, is_of_leaving) || is_of_others_alone(modes, is_of)
             }
             RemovalScope::OursAlone => {
-                is_of_leaving || OURS_ALONE.contains(&(self.name, target)) && is_of(Mode::Ipvs)
+                is_of_leaving || OURS_ALONE.contains(&(self.name, target)) && is_of(HANDED_OVER)
             }
         }
     }
@@ -391,7 +354,7 @@ impl<'a> SavedTable<'a> {
             rule.target.as_deref().is_some_and(|target| OURS_ALONE.contains(&(self.name, target)));
         let looks_into_ours = rule.set.is_some_and(|set| !set.kind.is_of_kube_proxy());
         let is_comment_of_ours = rule.comment.as_deref() == Some(rule_set::UNANSWERED);
-        self.has_chain_of(Mode::Ipvs, rule.chain)
+        self.has_chain_of(HANDED_OVER, rule.chain)
             && (leads_to_ours || looks_into_ours || is_comment_of_ours)
     }
 }

@@ -1,39 +1,23 @@
 //! Examination of the host: the mode and the families that it can serve.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use plan::hash::HashMap;
 use plan::mode::Mode;
 use plan::model::Family;
-use plan::scheduler::SchedulerName;
 use plan::settings::Settings;
 use tracing::{info, warn};
 
-use super::{FallenBack, fallback, remove_dummy_unless, wanted_sysctls};
+use super::{FallenBack, fallback, remove_dummy_unless};
 use crate::cleanup;
+use crate::mode::abilities::{PROBE_PAUSE, patiently};
+use crate::mode::{self, ModeSysctls};
 use config::Configuration;
 use kernel::linux::Linux;
 use kernel::modules;
-use kernel::probe::{self, Attempts, Facts, Findings, IpvsAttempts, ProbeError};
+use kernel::probe::{self, Facts, Findings, ProbeError};
 use kernel::rules::{Backend, Rules};
-
-/// TEST-NET-2 (RFC 5737), where no cluster has a Service. kube-proxy probes with the same address.
-const PROBE_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 0));
-/// The same in the documentation prefix of IPv6 (RFC 3849).
-const PROBE_ADDRESS_V6: IpAddr =
-    IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0xc633, 0x6400));
-const PROBE_PORT: u16 = 20_000;
-
-/// Number of attempts at a family's iptables while another program is in the way, and the time from one to
-/// the next.
-const PROBES: u32 = 3;
-pub(super) const PROBE_PAUSE: Duration = Duration::from_secs(5);
-
-/// An attempt that takes longer is not made again at the same start.
-const LONGEST_PROBE: Duration = Duration::from_secs(30);
 
 /// Host whose abilities are known. Nothing was changed but what a probe makes.
 pub(super) struct Examined {
@@ -104,57 +88,14 @@ pub(super) fn examine(configuration: &Configuration) -> anyhow::Result<Examined>
     Ok(Examined { configuration, fallen_back, dropped_families, rules, limits })
 }
 
-/// Tries a family's iptables, and again if another program is in the way: the node would go without the
-/// family until its next start.
-pub(super) fn patiently<T>(
-    pause: Duration,
-    mut attempt: impl FnMut() -> Result<T, ProbeError>,
-) -> Result<T, ProbeError> {
-    let mut left = PROBES - 1;
-    loop {
-        let began = Instant::now();
-        let result = attempt();
-        let took = began.elapsed();
-        let is_momentary = matches!(&result, Err(error) if error.is_momentary);
-        if !is_momentary || left == 0 || took > LONGEST_PROBE {
-            return result;
-        }
-        left -= 1;
-        // iptables waits for its lock itself.
-        std::thread::sleep(pause.saturating_sub(took));
-    }
-}
-
-/// True if a family's rules can count packets by name.
-pub(super) fn counts(
-    family: Family,
-    pause: Duration,
-    attempt: impl FnMut() -> Result<(), ProbeError>,
-) -> bool {
-    let tried = patiently(pause, attempt);
-    match &tried {
-        Ok(()) => {}
-        Err(ProbeError { words, is_momentary: false }) => info!(
-            "rules count no packets by name (module xt_nfacct, {family}), and two metrics are missing for \
-             it: {words}"
-        ),
-        // Rules of Services do not wait for metrics, and with one that the kernel lacks none is written.
-        Err(ProbeError { words, is_momentary: true }) => warn!(
-            "it could not be tried whether rules count packets by name ({family}), and two metrics are \
-             missing until kube-ipvs is started again: {words}"
-        ),
-    }
-    tried.is_ok()
-}
-
 /// Finds the programs of each family.
 pub(super) fn open_rules(
     configuration: &Configuration,
 ) -> HashMap<Family, Result<Rules, ProbeError>> {
     // Without nf_tables iptables-nft does not even say its version, and would count as not installed.
     // A host that lacks modules says so below, if it needs them.
-    let Settings { mode, scheduler, .. } = &configuration.settings;
-    let _ = modules::load(Path::new(modules::LOADED), &modules::needed(*mode, scheduler, &[]));
+    let needed = mode::needed_modules(&configuration.settings, &[]);
+    let _ = modules::load(Path::new(modules::LOADED), &needed);
     let open = |family| {
         let open = || Ok(Rules::open(family, configuration.variant)?);
         (family, patiently(PROBE_PAUSE, open))
@@ -175,39 +116,20 @@ pub(super) fn gather(
     configuration: &Configuration,
     rules: &HashMap<Family, Result<Rules, ProbeError>>,
 ) -> Facts {
-    let Settings { mode, scheduler, .. } = &configuration.settings;
+    let settings = &configuration.settings;
+    let mode = mode::of(settings.mode);
     let kinds: Vec<Backend> = rules.values().flatten().map(Rules::backend).collect();
-    let needed = modules::needed(*mode, scheduler, &kinds);
+    let needed = mode::needed_modules(settings, &kinds);
     if let Err(not_loaded) = modules::load(Path::new(modules::LOADED), &needed) {
         info!("{not_loaded}");
     }
-    let of_ipvs = IpvsAttempts {
-        scheduler,
-        try_scheduler: &mut |scheduler| {
-            try_virtual_server(scheduler, PROBE_ADDRESS).map_err(|error| format!("{error:#}"))
-        },
-        try_ipv6: &mut |scheduler| try_ipv6(scheduler),
-        unbalanced: &mut || modules::unbalanced_protocols(Path::new(modules::SYMBOLS)),
-        ipset: &mut || ipset::Client::open().map(drop).map_err(|error| error.to_string()),
-        dummy: &mut || Linux::try_dummy().map_err(|error| error.to_string()),
+    let mut try_rules = |family| match rules.get(&family) {
+        Some(Ok(rules)) => patiently(PROBE_PAUSE, || (mode.try_rules)(rules, settings)),
+        Some(Err(error)) => Err(error.clone()),
+        None => Err("not looked for".to_owned().into()),
     };
-    let is_ipvs = *mode == Mode::Ipvs;
-    let networks = configuration.settings.short_circuit_networks;
-    probe::gather(
-        &probe::ProcRoot::default(),
-        &wanted_sysctls(configuration),
-        &mut Attempts {
-            of_ipvs: is_ipvs.then_some(of_ipvs),
-            iptables: &mut |family| match rules.get(&family) {
-                Some(Ok(rules)) if is_ipvs => {
-                    patiently(PROBE_PAUSE, || Ok(rules.probe(networks.of(family))?))
-                }
-                Some(Ok(rules)) => patiently(PROBE_PAUSE, || rules.try_features(*mode)),
-                Some(Err(error)) => Err(error.clone()),
-                None => Err("not looked for".to_owned().into()),
-            },
-        },
-    )
+    let ModeSysctls { needed, .. } = (mode.sysctls)(configuration);
+    (mode.gather)(settings, &needed, &mut try_rules)
 }
 
 /// Logs what was found.
@@ -218,11 +140,7 @@ fn report(mode: Mode, findings: &Findings) -> anyhow::Result<()> {
     for finding in findings.problems.iter().filter(|finding| !finding.fatal) {
         warn!("{finding}");
     }
-    let what = match mode {
-        Mode::Ipvs => "IPVS service proxying",
-        Mode::Iptables => "service proxying by iptables",
-        Mode::Userspace => "service proxying in user space",
-    };
+    let what = mode::of(mode).service;
     if !findings.is_usable() {
         bail!("this host cannot do {what}:\n- {}", findings.fatal().join("\n- "));
     }
@@ -231,79 +149,9 @@ fn report(mode: Mode, findings: &Findings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A kernel with `CONFIG_IP_VS_IPV6` takes a virtual server of IPv6; one without answers
-/// `EAFNOSUPPORT` (`ip_vs_genl_parse_service` in net/netfilter/ipvs/ip_vs_ctl.c). Another refusal is not
-/// the family's: operations meet it again, and retry.
-fn try_ipv6(scheduler: &SchedulerName) -> Result<(), String> {
-    let Err(error) = try_virtual_server(scheduler, PROBE_ADDRESS_V6) else { return Ok(()) };
-    let errno = error.downcast_ref::<ipvs::Error>().and_then(ipvs::Error::raw_os_error);
-    if errno == Some(rustix::io::Errno::AFNOSUPPORT.raw_os_error()) {
-        return Err(format!("{error:#}"));
-    }
-    info!("cannot try a virtual server of IPv6: {error:#}");
-    Ok(())
-}
-
-/// A kernel that has the module, or may load it, takes the scheduler.
-fn try_virtual_server(scheduler: &SchedulerName, address: IpAddr) -> anyhow::Result<()> {
-    let mut client = ipvs::Client::open()?;
-    let wanted = ipvs::Scheduler::new(scheduler.as_str())?;
-    let id = ipvs::VirtualServerId::tcp(address, PROBE_PORT);
-    let shows = |service: &ipvs::VirtualServerStatus| {
-        service.server.scheduler == wanted && service.server.id.family() == id.family()
-    };
-    if client.list_services()?.iter().any(shows) {
-        return Ok(());
-    }
-    let probe = ipvs::VirtualServer::new(id, wanted);
-    match client.new_service(&probe) {
-        // A process was killed while it tried another scheduler.
-        Err(error) if error.is_exists() => {
-            client.delete_service(&id)?;
-            client.new_service(&probe)?;
-        }
-        tried => tried?,
-    }
-    Ok(client.delete_service(&id)?)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_probe_is_made_again_while_another_program_is_in_the_way() {
-        let busy = || ProbeError { words: "the lock".to_owned(), is_momentary: true };
-        for (results, n_attempts, works) in [
-            (vec![Ok(())], 1, true),
-            (vec![Err(busy()), Err(busy()), Ok(())], 3, true),
-            (vec![Err(busy()), Err(busy()), Err(busy()), Ok(())], 3, false),
-            (vec![Err("no module".to_owned().into()), Ok(())], 1, false),
-        ] {
-            let mut made = 0;
-            let result = patiently(Duration::ZERO, || {
-                made += 1;
-                results[made - 1].clone()
-            });
-            assert_eq!((made, result.is_ok()), (n_attempts, works), "{results:?}");
-        }
-    }
-
-    #[test]
-    fn a_lock_that_is_held_for_a_moment_is_no_lack_of_counters() {
-        let busy = || ProbeError { words: "the lock".to_owned(), is_momentary: true };
-        for (results, n_attempts, counts_packets) in [
-            (vec![Err(busy()), Err(busy()), Ok(())], 3, true),
-            (vec![Err("no xt_nfacct".to_owned().into()), Ok(())], 1, false),
-        ] {
-            let mut made = 0;
-            let counts_packets_now = counts(Family::V4, Duration::ZERO, || {
-                made += 1;
-                results[made - 1].clone()
-            });
-            assert_eq!((made, counts_packets_now), (n_attempts, counts_packets), "{results:?}");
-        }
-    }
 
     #[test]
     fn a_family_that_is_served_is_not_given_up_by_a_switch() {

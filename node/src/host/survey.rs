@@ -6,6 +6,7 @@ use plan::hash::HashMap;
 use plan::model::Family;
 
 use super::conntrack;
+use crate::mode;
 use config::Configuration;
 use kernel::linux::Linux;
 use kernel::probe::{Facts, ProbeError};
@@ -40,7 +41,7 @@ pub(crate) fn survey(configuration: &Configuration) -> Surveyed {
 
 /// Returns the sysctls that a start would set, with the values that they have now.
 pub fn sysctls_to_set(configuration: &Configuration) -> Vec<(Sysctl, Option<String>)> {
-    let mut wanted = super::kept_sysctls(configuration);
+    let mut wanted = kept_sysctls(configuration);
     wanted.extend(conntrack::wanted(&conntrack::Root::default(), &configuration.conntrack));
     differing(&wanted)
 }
@@ -48,7 +49,12 @@ pub fn sysctls_to_set(configuration: &Configuration) -> Vec<(Sysctl, Option<Stri
 /// Returns the sysctls that a running program keeps and that have another value, with that.
 pub fn sysctls_not_kept(configuration: &Configuration) -> Vec<(Sysctl, Option<String>)> {
     let root = Path::new(sysctl::ROOT);
-    differing(&sysctl::existing(root, super::kept_sysctls(configuration)))
+    differing(&sysctl::existing(root, kept_sysctls(configuration)))
+}
+
+/// Returns the sysctls that a start sets and keeps, but for those of connection tracking.
+fn kept_sysctls(configuration: &Configuration) -> Vec<Sysctl> {
+    (mode::of(configuration.settings.mode).sysctls)(configuration).all()
 }
 
 fn differing(wanted: &[Sysctl]) -> Vec<(Sysctl, Option<String>)> {

@@ -13,7 +13,6 @@ use tracing::{info, warn};
 
 use super::conntrack;
 use config::Conntrack;
-use kernel::estimators::Run;
 use kernel::sysctl::{self, Sysctl, SysctlChange};
 
 /// The record, of the host's network namespace. Its folder is the console's.
@@ -46,25 +45,11 @@ pub(super) fn record_before(proc_sys: &Path, wanted: &[Sysctl]) {
     record_for_host(&changes.collect::<Vec<_>>());
 }
 
-/// Sets the sysctl of the estimators, which exists once the probe has loaded IPVS. Returns it if it has
-/// its value.
-pub(super) fn set_estimators(proc_sys: &Path, chosen: Run) -> Vec<Sysctl> {
-    let wanted = of_estimators(proc_sys, chosen);
-    if chosen == Run::Off && wanted.is_empty() {
-        warn!(
-            "estimators.run: off has no effect: this kernel has no sysctl \
-             net.ipv4.vs.run_estimation (Linux 5.16 and later)"
-        );
-    }
-    // It is not required.
-    let _none = set(proc_sys, &wanted);
-    let differing = sysctl::differing(proc_sys, &wanted);
-    wanted.into_iter().filter(|sysctl| !differing.contains(sysctl)).collect()
-}
-
-/// Returns the sysctl of the estimators, if this kernel has it.
-pub(super) fn of_estimators(proc_sys: &Path, chosen: Run) -> Vec<Sysctl> {
-    sysctl::existing(proc_sys, chosen.sysctl().into_iter().collect())
+/// Sets sysctls that an operator chose, of which none is required. Returns those that have their values.
+pub(super) fn set_chosen(proc_sys: &Path, chosen: Vec<Sysctl>) -> Vec<Sysctl> {
+    let _none = set(proc_sys, &chosen);
+    let differing = sysctl::differing(proc_sys, &chosen);
+    chosen.into_iter().filter(|sysctl| !differing.contains(sysctl)).collect()
 }
 
 /// Sets up connection tracking. Returns the failures; adds the limits that result to `limits`.
@@ -195,22 +180,6 @@ mod tests {
         assert!(said.contains(": net.ipv4.ip_forward=1 (it was 0). "), "{said}");
         fs::write(proc_sys.join(forward), "0\n").unwrap();
         assert_eq!(changed_by(&record_path, &proc_sys), None);
-    }
-
-    #[test]
-    fn estimators_are_left_alone_unless_chosen_and_on_a_kernel_without_the_sysctl() {
-        let folder = tempfile::tempdir().unwrap();
-        let proc_sys = folder.path();
-        let wanted = |chosen| -> Vec<String> {
-            of_estimators(proc_sys, chosen).iter().map(ToString::to_string).collect()
-        };
-        assert_eq!(wanted(Run::Off), [""; 0]);
-        fs::create_dir_all(proc_sys.join("net/ipv4/vs")).unwrap();
-        fs::write(proc_sys.join("net/ipv4/vs/run_estimation"), "1\n").unwrap();
-        assert_eq!(wanted(Run::Auto), [""; 0]);
-        assert_eq!(wanted(Run::Off), ["net.ipv4.vs.run_estimation=0"]);
-        assert_eq!(wanted(Run::On), ["net.ipv4.vs.run_estimation=1"]);
-        assert!(of_estimators(proc_sys, Run::Off).iter().all(|sysctl| !sysctl.required));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use plan::settings::Settings;
 
 use super::present::{Saved, kind};
 use super::{Check, CheckState};
+use crate::mode;
 use config::Configuration;
 use kernel::input_rules::{self, Obstacle};
 use kernel::link::{Link, LinkAddress, Links};
@@ -26,7 +27,7 @@ pub(super) fn checks(
     let mut checks = of_bridges(configuration, proc_sys)
         .unwrap_or_else(|error| vec![Check::unread("bridges", error)]);
     checks.extend(forward_policy(configuration.settings.mode, saved));
-    if configuration.settings.mode == Mode::Ipvs {
+    if mode::of(configuration.settings.mode).takes_at_input {
         checks.extend(obstacles(&configuration.settings, saved));
     }
     checks.extend(reserved(configuration));
@@ -72,29 +73,26 @@ fn obstacles(settings: &Settings, saved: &[Saved]) -> Vec<Check> {
     checks
 }
 
-/// In IPVS mode balanced packets leave as the node's own, and only answers are forwarded, which
-/// KUBE-FORWARD accepts. In the others, the first packets of pods' connections are forwarded, too.
+/// KUBE-FORWARD accepts answers, in every mode.
 pub(super) fn forward_policy(mode: Mode, saved: &[Saved]) -> Vec<Check> {
     const NAME: &str = "FORWARD policy";
     let drops = saved.iter().filter(|it| it.text.as_deref().is_ok_and(drops_forwarded));
     let mut checks: Vec<Check> = drops
         .map(|it| {
             let found = format!("{}, {}: DROP", it.family, kind(it.backend));
-            match mode {
-                Mode::Ipvs | Mode::Userspace => Check::note(
-                    NAME,
-                    format!("{found}. Answers of Services are accepted by KUBE-FORWARD"),
-                ),
-                Mode::Iptables => Check::warning(
-                    NAME,
-                    format!(
-                        "{found}. KUBE-FORWARD accepts answers and masqueraded connections only: a pod's \
-                         first packet to an endpoint needs a rule of the network plugin"
-                    ),
-                    "see that the network plugin accepts pods' packets, or set the policy to ACCEPT \
-                     (iptables -P FORWARD ACCEPT)",
-                ),
+            if !mode::of(mode).forwards_first_packets {
+                let accepted = "Answers of Services are accepted by KUBE-FORWARD";
+                return Check::note(NAME, format!("{found}. {accepted}"));
             }
+            Check::warning(
+                NAME,
+                format!(
+                    "{found}. KUBE-FORWARD accepts answers and masqueraded connections only: a pod's \
+                     first packet to an endpoint needs a rule of the network plugin"
+                ),
+                "see that the network plugin accepts pods' packets, or set the policy to ACCEPT \
+                 (iptables -P FORWARD ACCEPT)",
+            )
         })
         .collect();
     if checks.is_empty() {

@@ -5,11 +5,11 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 
-use plan::mode::Mode;
 use plan::model::Family;
 
 use super::Check;
 use crate::cleanup::left;
+use crate::mode;
 use config::Configuration;
 use kernel::rules::{Backend, READ_BY_CHAIN, Rules};
 
@@ -133,13 +133,8 @@ fn of_ipvs(configuration: &Configuration) -> Check {
     if left.is_empty() {
         return Check::ok(NAME, format!("none of a proxy's{others}"));
     }
-    let consequence = match configuration.settings.mode {
-        Mode::Ipvs => "It is taken over: only differences are written, and connections go on",
-        Mode::Iptables | Mode::Userspace => {
-            "Its connections have until the drain deadline to end, and then it is removed"
-        }
-    };
-    Check::note(NAME, format!("{left}. {consequence}{others}"))
+    let fate = mode::of(configuration.settings.mode).fate_of_ipvs_state;
+    Check::note(NAME, format!("{left}. {fate}{others}"))
 }
 
 fn of_rules(configuration: &Configuration, saved: &[Saved]) -> Vec<Check> {

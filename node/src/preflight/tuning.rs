@@ -3,10 +3,9 @@
 use std::fs;
 use std::path::Path;
 
-use plan::mode::Mode;
-
 use super::{Check, CheckState};
 use crate::host::survey;
+use crate::mode;
 use config::Configuration;
 use kernel::probe::Facts;
 use kernel::sysctl::Sysctl;
@@ -28,7 +27,7 @@ struct Idle {
 pub(super) fn checks(configuration: &Configuration, facts: &Facts, proc_sys: &Path) -> Vec<Check> {
     let mut checks = vec![to_set(&survey::sysctls_to_set(configuration), facts)];
     checks.extend(idle(configuration, proc_sys).map(Idle::check));
-    if configuration.settings.mode == Mode::Ipvs {
+    if mode::of(configuration.settings.mode).takes_at_input {
         checks.push(match survey::local_ports() {
             None => Check::ok("local ports", "none of them is a NodePort"),
             Some(warning) => Check::new("local ports", CheckState::Warning, warning),
@@ -67,18 +66,9 @@ fn to_set(sysctls: &[(Sysctl, Option<String>)], facts: &Facts) -> Check {
 fn idle(configuration: &Configuration, proc_sys: &Path) -> Option<Idle> {
     let read = |path: &str| fs::read_to_string(proc_sys.join(path)).ok()?.trim().parse().ok();
     let keepalive = read("net/ipv4/tcp_keepalive_time")?;
-    let of_ipvs = || {
-        let configured = configuration.ipvs_timeouts.tcp.as_secs();
-        if configured > 0 {
-            return Some(configured);
-        }
-        let timeouts = ipvs::Client::open().and_then(|mut client| client.timeouts());
-        timeouts.ok().map(|timeouts| timeouts.tcp.into())
-    };
-    let is_ipvs = configuration.settings.mode == Mode::Ipvs;
     let configured = configuration.conntrack.tcp_established.map(|it| it.as_secs());
     Some(Idle {
-        ipvs: if is_ipvs { of_ipvs() } else { None },
+        ipvs: (mode::of(configuration.settings.mode).idle_limit)(configuration),
         conntrack: configured
             .or_else(|| read("net/netfilter/nf_conntrack_tcp_timeout_established")),
         keepalive,

@@ -335,7 +335,7 @@ fn copies_of_packets_stay_only_while_a_node_leaves_mode_ipvs() {
     assert_eq!(counts(RemovalScope::Everything), whole);
     assert_eq!(counts(RemovalScope::OursAlone), whole, "kube-proxy does not have them");
     for mode in Mode::ALL {
-        assert_eq!(counts(RemovalScope::ModesBut(super::super::used_alone(mode))), whole);
+        assert_eq!(counts(RemovalScope::ModesBut(mode::of(mode).itself)), whole);
     }
     for leaving in [&[Mode::Ipvs, Mode::Iptables][..], &Mode::ALL] {
         assert_eq!(counts(RemovalScope::ModesBut(leaving)), [], "{leaving:?}");

@@ -16,8 +16,8 @@ fn each(test: impl Fn(&Rules) + Sync) {
 #[test]
 fn this_kernel_has_every_feature_and_the_check_leaves_nothing() {
     each(|rules| {
-        assert_eq!(rules.try_features(Mode::Iptables), Ok(()), "{rules:?}");
-        assert_eq!(rules.try_features(Mode::Iptables), Ok(()), "and again");
+        assert_eq!(rules.try_chains(), Ok(()), "{rules:?}");
+        assert_eq!(rules.try_chains(), Ok(()), "and again");
         assert_eq!(rules.try_copies(), Ok(()), "{rules:?}");
         assert_eq!(rules.try_sctp(), Ok(()), "{rules:?}");
         assert!(!rules.saved().unwrap().contains("KUBE-"), "{rules:?}");
@@ -29,7 +29,7 @@ fn a_lack_is_said_with_the_module_and_what_is_there_is_not() {
     each(|rules| {
         // A chain of this name with other content, which something leads to, cannot be removed.
         rules.restore("*nat\n:KUBE-PROBE - [0:0]\n-A OUTPUT -j KUBE-PROBE\nCOMMIT\n").unwrap();
-        let error = rules.try_features(Mode::Iptables).unwrap_err();
+        let error = rules.try_chains().unwrap_err();
         assert!(!error.is_momentary, "{error:?}");
         let said = error.words;
         let (missing, _) = said.split_once("; of all together: ").unwrap();
