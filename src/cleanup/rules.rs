@@ -11,8 +11,9 @@ mod tests;
 use std::collections::BTreeSet;
 use std::fmt::{self, Write as _};
 
+use plan::backend::{former_jumps, jumps};
 use plan::mode::Mode;
-use plan::rule_set::{self, COPY_JUMPS, Jump, RuleSet, former_jumps, jumps};
+use plan::rule_set::{self, COPY_JUMPS, Jump, RuleSet};
 use plan::sets::SetId;
 
 use crate::kernel::rules::UNREAD;

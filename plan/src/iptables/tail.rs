@@ -9,7 +9,7 @@ use crate::chains::{ChainId, SharedChain};
 use crate::facts::NodeFacts;
 use crate::model::Family;
 use crate::rule_set::Table;
-use crate::settings::{NodePortAddresses, Settings};
+use crate::settings::Settings;
 
 const COMMENT: &str =
     "kubernetes service nodeports; NOTE: this must be the last rule in this chain";
@@ -26,29 +26,16 @@ pub const fn chain(family: Family) -> ChainId {
 pub fn rules(family: Family, facts: &NodeFacts, settings: &Settings) -> Vec<Box<str>> {
     let comment = format!("-m comment --comment \"{COMMENT}\"");
     let target = "-j KUBE-NODEPORTS";
-    let localhost = settings.iptables_localhost_node_ports;
-    if settings.node_port_addresses.are_all(family) {
-        let but_localhost = match family {
-            Family::V4 if localhost => "",
-            Family::V4 => "! -d 127.0.0.0/8 ",
-            Family::V6 => "! -d ::1/128 ",
-        };
-        return vec![
-            format!("{but_localhost}{comment} -m addrtype --dst-type LOCAL {target}").into(),
-        ];
+    if let Some(addresses) = addresses(family, facts, settings) {
+        let rule = |address| format!("-d {} {comment} {target}", IpNet::from(address)).into();
+        return addresses.into_iter().map(rule).collect();
     }
-    let rule = |address| format!("-d {} {comment} {target}", IpNet::from(address)).into();
-    addresses(family, facts, settings).into_iter().map(rule).collect()
-}
-
-/// True if clients of this node reach node ports at an address of the node.
-pub(crate) fn is_served(address: IpAddr, facts: &NodeFacts, settings: &Settings) -> bool {
-    let family = Family::of(address);
-    if !settings.node_port_addresses.are_all(family) {
-        return addresses(family, facts, settings).contains(&address);
-    }
-    facts.local_addresses().contains(&address)
-        && (!address.is_loopback() || (address.is_ipv4() && settings.iptables_localhost_node_ports))
+    let but_localhost = match family {
+        Family::V4 if settings.iptables_localhost_node_ports => "",
+        Family::V4 => "! -d 127.0.0.0/8 ",
+        Family::V6 => "! -d ::1/128 ",
+    };
+    vec![format!("{but_localhost}{comment} -m addrtype --dst-type LOCAL {target}").into()]
 }
 
 /// True for a rule that leads to the node ports.
@@ -56,22 +43,14 @@ pub(super) fn is_tail(chain: ChainId, rule: &str) -> bool {
     chain == self::chain(chain.family) && rule.ends_with("-j KUBE-NODEPORTS")
 }
 
-/// The addresses that serve node ports, in order, where not all do.
-fn addresses(family: Family, facts: &NodeFacts, settings: &Settings) -> Vec<IpAddr> {
-    let networks = match &settings.node_port_addresses {
-        NodePortAddresses::All => &[][..],
-        NodePortAddresses::Networks(networks) | NodePortAddresses::Primary(networks) => networks,
-    };
+/// The addresses of a family that serve node ports, in order; none: all do, as the kernel has them for each
+/// packet.
+pub(crate) fn addresses(
+    family: Family,
+    facts: &NodeFacts,
+    settings: &Settings,
+) -> Option<Vec<IpAddr>> {
     // IPv6 has no way from ::1 to anywhere else.
-    let is_localhost = |address: &&IpAddr| {
-        settings.iptables_localhost_node_ports
-            && family == Family::V4
-            && address.is_ipv4()
-            && address.is_loopback()
-            && networks.iter().any(|net| net.contains(*address))
-    };
-    let localhost = facts.local_addresses().iter().filter(is_localhost).copied();
-    let mut addresses: Vec<IpAddr> = facts.node_port_addresses(family).chain(localhost).collect();
-    addresses.sort_unstable();
-    addresses
+    let is_localhost_served = settings.iptables_localhost_node_ports && family == Family::V4;
+    facts.addresses_of_node_port_rules(settings, family, is_localhost_served)
 }

@@ -7,10 +7,8 @@
 
 use super::Planner;
 use crate::event::Event;
-use crate::iptables::desired::ChainChanges;
 use crate::ipvs::fragment::Fragment;
 use crate::kernel_objects::Frontend;
-use crate::mode::Mode;
 use crate::model::{Service, ServiceName};
 use crate::op::Subject;
 use crate::store::ServiceInput;
@@ -23,11 +21,7 @@ impl Planner {
         excerpt.store = self.store.without_services();
         excerpt.set_sizes = self.set_sizes.clone();
         excerpt.led_by_rules.clone_from(&self.led_by_rules);
-        if excerpt.settings.mode == Mode::Iptables {
-            // As in `new`: they are there already.
-            let families = excerpt.settings.families.clone();
-            excerpt.plan_tails(families, &mut ChainChanges::default());
-        }
+        excerpt.begin_tails();
         excerpt
     }
 

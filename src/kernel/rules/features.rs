@@ -109,10 +109,9 @@ impl Rules {
     /// # Errors
     /// When something is missing: in words, with the names of modules.
     pub fn try_features(&self, mode: Mode) -> Result<(), ProbeError> {
-        let is_needed = |it: &Feature| match mode {
-            Mode::Userspace => it.needed_by_userspace,
-            Mode::Iptables | Mode::Ipvs => it.name != STATE,
-        };
+        let relays = mode.properties().relays;
+        let is_needed =
+            |it: &Feature| if relays { it.needed_by_userspace } else { it.name != STATE };
         let features: Vec<Feature> = FEATURES.into_iter().filter(is_needed).collect();
         self.try_each(&features)
     }

@@ -5,9 +5,8 @@ use std::sync::Arc;
 use plan::chains::ChainSubject;
 use plan::comparison::Part;
 use plan::kernel_objects::Frontend;
-use plan::mode::Mode;
 use plan::model::Family;
-use plan::op::{Op, Subject};
+use plan::op::{Op, PartKind, Subject};
 use plan::planner::Planner;
 use plan::virtual_server::DesiredFrontend;
 use tokio::time::Instant;
@@ -80,11 +79,7 @@ impl Writer {
         part: &Part,
         due: &[Subject],
     ) -> Result<(), WorkerGone> {
-        if let Part::RuleSet(family) = part
-            && cx.balances_by(Mode::Ipvs)
-        {
-            self.begin_rule_repair(cx, *family);
-        } else if compare(cx, self, part).await?.is_none() {
+        if !self.repairs_beside(cx, part) && compare(cx, self, part).await?.is_none() {
             let retry = Instant::now() + READ_RETRY;
             for subject in due {
                 if rests_on(&cx.planner, &self.retry_queue, subject).as_ref() == Some(part) {
@@ -225,7 +220,7 @@ fn rests_on(planner: &Planner, retry_queue: &RetryQueue, subject: &Subject) -> O
 
 /// True if no Service asks for a frontend, so that it need not be read.
 fn is_unwanted(planner: &Planner, frontend: &Frontend) -> bool {
-    planner.settings().mode == Mode::Ipvs
+    planner.settings().mode.uses(PartKind::VirtualServers)
         && matches!(planner.desired().at(frontend), DesiredFrontend::Unclaimed)
 }
 
