@@ -1,7 +1,7 @@
 //! The behaviour that a mode has for itself: a file for each mode.
 //!
-//! The planner takes the backend of its mode once, and no code asks for the mode after that. What rooms below
-//! have to know of a mode, which compile and compare, are its [`properties`](crate::mode::Properties).
+//! The planner and its store take the backend of the mode, and no code below them asks for the mode. What the rooms
+//! that compile and compare have to know of a mode are its [`properties`](crate::mode::Properties).
 
 mod iptables;
 mod ipvs;
@@ -22,6 +22,9 @@ use crate::rule_set::{Jump, RuleSet, RuleSetSettings};
 use crate::settings::Settings;
 use crate::userspace::{ProxyPorts, RelayPort};
 
+/// Returns the last rules of a family's chain of Services, which lead to node ports at these addresses.
+type TailRules = fn(Family, Option<&[IpAddr]>, &Settings) -> Vec<Box<str>>;
+
 /// Behaviour of a mode.
 #[derive(Debug)]
 pub(crate) struct Backend {
@@ -30,11 +33,11 @@ pub(crate) struct Backend {
     pub(crate) jumps: &'static [Jump],
     /// Jumps that kube-proxy has, or that we had, in another form or besides.
     pub(crate) former_jumps: &'static [Jump],
-    /// Returns the constant rules of a family. True: another mode's rules still lead its connections.
-    pub(crate) rule_set: fn(Family, &RuleSetSettings, bool, &NodeFacts, &Settings) -> RuleSet,
-    /// Returns the last rules of a family's chain of Services, which lead to node ports. None: such rules are
-    /// constant.
-    pub(crate) tail: fn(Family, &NodeFacts, &Settings) -> Option<Vec<Box<str>>>,
+    /// Returns the constant rules of a family. True: another mode's rules still lead its connections. Last: the
+    /// [`Backend::node_port_addresses`].
+    pub(crate) rule_set: fn(Family, &RuleSetSettings, bool, Option<&[IpAddr]>) -> RuleSet,
+    /// None: rules that lead to node ports are constant.
+    pub(crate) tail: Option<TailRules>,
     /// Compiles a Service to chains, with the proxy ports that the relay has for it.
     pub(crate) compile_chains: fn(&Exposure<'_>, &ProxyPorts, &NodeFacts, &Settings) -> Compiled,
     /// Returns what the relay is to listen on for a Service.
@@ -43,16 +46,39 @@ pub(crate) struct Backend {
     pub(crate) plans_in_parts: bool,
     /// True if rules are without comments where there are very many endpoints.
     pub(crate) drops_comments: bool,
-    /// Returns the addresses of a family at which rules lead to node ports, in order. None: at all of the
-    /// node's, as the kernel has them for each packet, or no rule does.
-    pub(crate) node_port_addresses: fn(Family, &NodeFacts, &Settings) -> Option<Vec<IpAddr>>,
-    /// True if rules lead to node ports at a loopback address of the node.
-    pub(crate) serves_loopback: fn(IpAddr, &Settings) -> bool,
+    /// True if rules lead to node ports at loopback addresses of a family. None: no rule depends on addresses.
+    pub(crate) leads_loopback: Option<fn(Family, &Settings) -> bool>,
     /// Returns the operations that turn one virtual server into the desired one.
     pub(crate) repair: fn(&Desired, &Frontend, Option<&ActualVirtualServer>) -> Vec<Op>,
 }
 
 impl Backend {
+    /// Returns the addresses of a family at which rules lead to node ports, in order. None: at all of the node's,
+    /// as the kernel has them for each packet, or no rule depends on them.
+    pub(crate) fn node_port_addresses(
+        &self,
+        family: Family,
+        facts: &NodeFacts,
+        settings: &Settings,
+    ) -> Option<Vec<IpAddr>> {
+        let with_loopback = self.leads_loopback?(family, settings);
+        if settings.node_port_addresses.are_all(family) {
+            return None;
+        }
+        let networks = settings.node_port_addresses.networks();
+        let is_loopback = |address: &&IpAddr| {
+            with_loopback
+                && Family::of(**address) == family
+                && address.is_loopback()
+                && networks.iter().any(|net| net.contains(*address))
+        };
+        let loopback = facts.local_addresses().iter().filter(is_loopback).copied();
+        let mut addresses: Vec<IpAddr> =
+            facts.node_port_addresses(family).chain(loopback).collect();
+        addresses.sort_unstable();
+        Some(addresses)
+    }
+
     /// True if clients of this node reach node ports at an address of the node.
     pub(crate) fn serves_node_ports(
         &self,
@@ -60,13 +86,12 @@ impl Backend {
         facts: &NodeFacts,
         settings: &Settings,
     ) -> bool {
-        match (self.node_port_addresses)(Family::of(address), facts, settings) {
-            Some(addresses) => addresses.contains(&address),
-            None => {
-                let is_led = !address.is_loopback() || (self.serves_loopback)(address, settings);
-                is_led && facts.local_addresses().contains(&address)
-            }
+        let family = Family::of(address);
+        if let Some(addresses) = self.node_port_addresses(family, facts, settings) {
+            return addresses.contains(&address);
         }
+        let leads_loopback = || self.leads_loopback.is_some_and(|leads| leads(family, settings));
+        facts.local_addresses().contains(&address) && (!address.is_loopback() || leads_loopback())
     }
 }
 

@@ -339,30 +339,6 @@ impl NodeFacts {
         networks
     }
 
-    /// The addresses of a family at which rules lead to node ports, in order; none: all of the node's, as
-    /// the kernel has them for each packet. `with_loopback`: loopback addresses may be among them.
-    pub(crate) fn addresses_of_node_port_rules(
-        &self,
-        settings: &Settings,
-        family: Family,
-        with_loopback: bool,
-    ) -> Option<Vec<IpAddr>> {
-        if settings.node_port_addresses.are_all(family) {
-            return None;
-        }
-        let networks = settings.node_port_addresses.networks();
-        let is_loopback = |address: &&IpAddr| {
-            with_loopback
-                && Family::of(**address) == family
-                && address.is_loopback()
-                && networks.iter().any(|net| net.contains(*address))
-        };
-        let loopback = self.local_addresses().iter().filter(is_loopback).copied();
-        let mut addresses: Vec<IpAddr> = self.node_port_addresses(family).chain(loopback).collect();
-        addresses.sort_unstable();
-        Some(addresses)
-    }
-
     /// The addresses of a family that serve node ports, in order.
     pub fn node_port_addresses(&self, family: Family) -> impl Iterator<Item = IpAddr> {
         self.node_ports.iter().copied().filter(move |address| Family::of(*address) == family)

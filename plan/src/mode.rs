@@ -95,6 +95,12 @@ impl Mode {
         }
     }
 
+    /// Returns the mode of a name; none: there is no such mode.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|mode| mode.name() == name)
+    }
+
     /// Returns the name that it has in the configuration and at `/proxyMode`.
     #[must_use]
     pub const fn name(self) -> &'static str {

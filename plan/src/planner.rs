@@ -257,8 +257,8 @@ impl Planner {
         let change = self.desired.finish(round.virtual_servers);
         let (mut ops, mut flows, given_up) = (change.ops, change.flows, change.given_up);
         affected.extend(change.contenders);
-        let of_rule_sets = self.plan_tails(rules.into_keys(), &mut round.chains).into_iter();
-        ops.extend(of_rule_sets.map(Op::WriteRuleSet).chain(routes));
+        let of_rule_sets = self.plan_tails(rules.into_keys().collect(), &mut round.chains);
+        ops.extend(of_rule_sets.into_iter().map(Op::WriteRuleSet).chain(routes));
         let change = self.chains.finish(round.chains);
         ops.extend(change.ops.into_iter().map(Op::Chain));
         flows.extend(change.flows.into_iter().flat_map(|it| self.seen_by_clients(it)));
@@ -411,7 +411,8 @@ impl Planner {
         let facts = self.store.facts();
         let rule_set = RuleSetSettings::resolve(&self.settings, family, facts)?;
         let is_led = self.led_by_rules.contains(&family);
-        Ok((self.backend.rule_set)(family, &rule_set, is_led, facts, &self.settings))
+        let node_ports = self.backend.node_port_addresses(family, facts, &self.settings);
+        Ok((self.backend.rule_set)(family, &rule_set, is_led, node_ports.as_deref()))
     }
 
     /// Compiles a Service as it is now, and notes what concerns every backend. None: it is gone.

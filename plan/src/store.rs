@@ -415,7 +415,7 @@ impl Store {
     fn dirty_node_ports(&mut self, former: &NodeFacts, settings: &Settings) {
         let backend = backend::of(settings.mode);
         for family in &settings.families {
-            let addresses = |facts| (backend.node_port_addresses)(*family, facts, settings);
+            let addresses = |facts| backend.node_port_addresses(*family, facts, settings);
             if addresses(former) != addresses(&self.facts) {
                 self.note_other_rules(*family);
             }

@@ -12,19 +12,19 @@ use crate::rule_set::{Jump, RuleSet, RuleSetSettings, Table};
 pub(super) const BACKEND: Backend = Backend {
     jumps: &JUMPS,
     former_jumps: &[],
-    rule_set: |family, rules, is_led, _, _| {
+    rule_set: |family, rules, is_led, _| {
         let rule_set = RuleSet::iptables(family, rules);
         if is_led { rule_set.sparing_portals() } else { rule_set }
     },
-    tail: |family, facts, settings| Some(tail::rules(family, facts, settings)),
+    tail: Some(tail::rules),
     compile_chains: |exposure, _, facts, settings| compile(exposure, facts, settings),
     relay_ports: |_, _| Vec::new(),
     plans_in_parts: true,
     drops_comments: true,
-    node_port_addresses: tail::addresses,
-    serves_loopback: |address, settings| {
-        address.is_ipv4() && settings.iptables_localhost_node_ports
-    },
+    // IPv6 has no way from ::1 to anywhere else.
+    leads_loopback: Some(|family, settings| {
+        settings.iptables_localhost_node_ports && family == Family::V4
+    }),
     repair: diff::close,
 };
 

@@ -10,16 +10,15 @@ use crate::rule_set::{Jump, RuleSet, RuleSetSettings, Table, ipvs_chains};
 pub(super) const BACKEND: Backend = Backend {
     jumps: &JUMPS,
     former_jumps: &FORMER,
-    rule_set: |family, rules, is_led, _, _| {
+    rule_set: |family, rules, is_led, _| {
         if is_led { RuleSet::before_dispatch(family, rules) } else { RuleSet::new(family, rules) }
     },
-    tail: |_, _, _| None,
+    tail: None,
     compile_chains: |_, _, _, _| Compiled::default(),
     relay_ports: |_, _| Vec::new(),
     plans_in_parts: true,
     drops_comments: false,
-    node_port_addresses: |_, _, _| None,
-    serves_loopback: |_, _| false,
+    leads_loopback: None,
     repair: diff::repair,
 };
 

@@ -4,29 +4,25 @@ use std::net::IpAddr;
 
 use super::ipvs::SUPERSEDED_BY_RULES;
 use super::{Backend, FIREWALL, FORWARDING, HEALTH, OUTSIDE, PORTALS};
-use crate::facts::NodeFacts;
 use crate::iptables::constant::chains_of_services;
 use crate::ipvs::diff;
 use crate::mode::Mode;
 use crate::model::Family;
 use crate::rule_set::{Chain, Jump, JumpDestination, RuleSet, RuleSetSettings, Table};
-use crate::settings::Settings;
 use crate::userspace::compile::{compile, relay_ports};
 
 pub(super) const BACKEND: Backend = Backend {
     jumps: &JUMPS,
     former_jumps: &[],
-    rule_set: |family, rules, _, facts, settings| {
-        RuleSet::userspace(family, rules, node_port_addresses(family, facts, settings).as_deref())
-    },
-    tail: |_, _, _| None,
+    rule_set: |family, rules, _, node_ports| RuleSet::userspace(family, rules, node_ports),
+    tail: None,
     compile_chains: compile,
     relay_ports,
     // Rules go before the proxy port that they lead to is closed.
     plans_in_parts: false,
     drops_comments: false,
-    node_port_addresses,
-    serves_loopback: |_, _| true,
+    // Those of OUTPUT do.
+    leads_loopback: Some(|_, _| true),
     repair: diff::close,
 };
 
@@ -88,13 +84,4 @@ pub(crate) fn jumps(node_ports: Option<&[IpAddr]>) -> Vec<Jump> {
         _ => vec![jump],
     });
     each.flatten().collect()
-}
-
-/// The rules of OUTPUT lead loopback addresses, too.
-fn node_port_addresses(
-    family: Family,
-    facts: &NodeFacts,
-    settings: &Settings,
-) -> Option<Vec<IpAddr>> {
-    facts.addresses_of_node_port_rules(settings, family, true)
 }

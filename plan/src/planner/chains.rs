@@ -180,17 +180,17 @@ impl Planner {
     /// constant rules.
     pub(super) fn plan_tails(
         &mut self,
-        families: impl IntoIterator<Item = Family>,
+        families: Vec<Family>,
         changes: &mut ChainChanges,
     ) -> Vec<Family> {
-        let mut others = Vec::new();
+        let Some(tail) = self.backend.tail else { return families };
         for family in families {
-            match (self.backend.tail)(family, self.store.facts(), &self.settings) {
-                Some(rules) => self.chains.set_tail(tail::chain(family), rules, changes),
-                None => others.push(family),
-            }
+            let facts = self.store.facts();
+            let addresses = self.backend.node_port_addresses(family, facts, &self.settings);
+            let rules = tail(family, addresses.as_deref(), &self.settings);
+            self.chains.set_tail(tail::chain(family), rules, changes);
         }
-        others
+        Vec::new()
     }
 
     /// The last rules of the shared chains; none in another mode.

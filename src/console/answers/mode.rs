@@ -35,7 +35,7 @@ pub(super) async fn order(
     State(desk): State<Arc<Desk>>,
     JsonBody(ModeOrder { mode }): JsonBody<ModeOrder>,
 ) -> Result<Answer<ModeOrdered>, FailureAnswer> {
-    let wanted = Mode::ALL.into_iter().find(|it| it.name() == mode).ok_or_else(|| {
+    let wanted = Mode::named(&mode).ok_or_else(|| {
         FailureAnswer::new(Reason::BadRequest, "there are the modes ipvs, iptables and userspace")
     })?;
     desk.orders.try_send(wanted).map_err(|_| {

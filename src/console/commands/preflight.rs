@@ -36,8 +36,7 @@ pub(super) fn run(arguments: &Arguments, session: &mut Session) -> Result<Verdic
 }
 
 fn mode(word: &str) -> Result<Mode, String> {
-    let named = Mode::ALL.into_iter().find(|mode| mode.name() == word);
-    named.ok_or_else(|| "there are the modes ipvs, iptables and userspace".to_owned())
+    Mode::named(word).ok_or_else(|| "there are the modes ipvs, iptables and userspace".to_owned())
 }
 
 impl Arguments {
