@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use plan::mode::Mode;
+use plan::op::PartKind;
 use serde_json::Value;
 
 use super::arguments::Arguments;
@@ -73,7 +74,7 @@ pub(super) struct Periods {
 /// Returns the periods of a mode. kube-proxy has no section for userspace.
 pub(super) fn periods(document: &KubeProxyConfiguration, mode: Mode) -> Periods {
     let (ipvs, iptables) = (&document.ipvs, &document.iptables);
-    if mode.has_virtual_servers() {
+    if mode.uses(PartKind::VirtualServers) {
         let fields = ["ipvs.minSyncPeriod", "ipvs.syncPeriod"];
         Periods { least: ipvs.min_sync_period, most: ipvs.sync_period, fields }
     } else {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use plan::mode::Mode;
 use plan::model::Family;
+use plan::op::PartKind;
 use plan::scheduler::SchedulerName;
 use plan::settings::{
     KUBELET_PORT, Listener, LocalDetection, NodePortAddresses, Settings, ShortCircuitNetworks,
@@ -263,8 +264,8 @@ impl Configuration {
 
     /// True if the number of Services decides on local routes, which only virtual servers need.
     #[must_use]
-    pub const fn chooses_routes(&self) -> bool {
-        self.service_routes.is_automatic && self.settings.mode.has_virtual_servers()
+    pub fn chooses_routes(&self) -> bool {
+        self.service_routes.is_automatic && self.settings.mode.uses(PartKind::VirtualServers)
     }
 
     /// The same configuration with local routes to these networks, where the choice is automatic.
@@ -313,7 +314,7 @@ fn with_mode(
     routes: &ServiceRoutes,
     mode: Mode,
 ) -> Settings {
-    let has_virtual_servers = mode.has_virtual_servers();
+    let has_virtual_servers = mode.uses(PartKind::VirtualServers);
     let short_circuit_networks =
         if has_virtual_servers { own.short_circuit.networks() } else { ShortCircuitNetworks::NONE };
     let service_routes = routes.chosen.clone().filter(|_| has_virtual_servers).unwrap_or_default();

@@ -10,6 +10,7 @@ pub use kube_ipvs::{RoutableNetworks, routed, used, validate_own};
 use std::fmt;
 
 use plan::mode::Mode;
+use plan::op::PartKind;
 
 use super::document::{Conntrack, Ipvs, KubeProxyConfiguration, Logging};
 use super::gates::{FeatureGates, LOGGING_ALPHA};
@@ -44,7 +45,7 @@ pub fn validate(
 ) -> Vec<Violation> {
     let mut found = KubeProxyViolations(Vec::new());
     found.masquerade_bit(document);
-    if document.mode.invalid().is_none() && choice.preferred.has_virtual_servers() {
+    if document.mode.invalid().is_none() && choice.preferred.uses(PartKind::VirtualServers) {
         found.ipvs(&document.ipvs);
     }
     found.linux(document);

@@ -129,7 +129,7 @@ impl Linux {
     /// True if the mode uses IPVS, sets and the interface. A kernel without them has none then, which matters where
     /// it is only read.
     fn uses_ipvs(&self) -> bool {
-        self.mode.has_virtual_servers()
+        self.mode.uses(PartKind::VirtualServers)
     }
 
     /// Returns IPVS, if this mode uses it.

@@ -101,12 +101,9 @@ impl<'a> Exposure<'a> {
             localhost: Vec::new(),
             budget: Budget::new(&settings.limits),
         };
-        let overrides = service.overrides.iter().filter(|_| settings.mode != Mode::Ipvs);
-        let overrides = overrides.flat_map(|overrides| Override::of(overrides.as_ref()));
-        // The relay's connections drain.
-        let drains = settings.mode == Mode::Userspace;
-        let overrides = overrides.filter(|it| !(drains && *it == Override::DrainDeadline));
-        let problems = overrides.map(|setting| Problem::NoEffect { setting, mode: settings.mode });
+        let overrides = service.overrides.iter().flat_map(|it| Override::of(it.as_ref()));
+        let idle = overrides.filter(|it| !it.has_effect(settings.mode));
+        let problems = idle.map(|setting| Problem::NoEffect { setting, mode: settings.mode });
         exposure.problems.extend(problems);
         let families = settings.families.iter();
         let families = families.filter_map(|it| exposure.family(*it, slices, facts, settings));

@@ -11,6 +11,25 @@ use crate::scheduler::SchedulerName;
 /// The dummy interface that holds the service addresses. Other programs know it by this name.
 pub const LINK: &str = "kube-ipvs0";
 
+/// A kind of kernel object. Operations on neighbours of one kind are carried out together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum PartKind {
+    /// The dummy interface.
+    Link,
+    /// The addresses on it.
+    Addresses,
+    /// Local routes.
+    Routes,
+    /// Sets and their entries.
+    Sets,
+    /// Virtual servers and their real servers.
+    VirtualServers,
+    /// The constant rules.
+    Rules,
+    /// Chains of Services.
+    Chains,
+}
+
 /// Address, protocol and port that clients connect to. They name a virtual server.
 #[derive(Debug, Clone, Copy)]
 #[cfg_attr(not(test), derive(PartialEq, Eq, Hash, PartialOrd, Ord))]

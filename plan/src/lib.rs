@@ -20,8 +20,8 @@
 //!   clients away from; [`exposure`]: what a Service asks of the
 //!   node, before any mechanism; [`claimants`]: the Services that claim a frontend, and which of them
 //!   has it;
-//! - [`mode`]: the mechanisms; [`ipvs`], [`iptables`]: their backends, each of which compiles an
-//!   exposure to a fragment of desired kernel state, and keeps all fragments;
+//! - [`mode`]: the mechanisms, and their properties; [`ipvs`], [`iptables`]: each compiles an exposure to
+//!   a fragment of desired kernel state, and keeps all fragments; [`backend`]: what each mode has for itself;
 //! - [`flows`]: what connection tracking remembers and should not;
 //! - [`routes`]: local routes in the place of addresses; `address`: addresses that no client could
 //!   mean;
@@ -39,6 +39,7 @@
 
 pub mod actual;
 pub mod adoption;
+pub mod backend;
 pub mod capacity;
 pub mod chains;
 pub mod claimants;

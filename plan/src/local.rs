@@ -68,10 +68,7 @@ impl LocalGap {
             Family::V4 => v4,
             Family::V6 => v6,
         };
-        *count = match mode {
-            Mode::Ipvs => 1,
-            Mode::Iptables | Mode::Userspace => count.saturating_add(1),
-        };
+        *count = if mode.properties().counts_gaps_by_port { count.saturating_add(1) } else { 1 };
     }
 
     fn count(&self, side: Side, family: Family) -> usize {

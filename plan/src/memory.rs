@@ -13,7 +13,7 @@ use crate::capacity::{Capacity, SetSize};
 use crate::chains::{ChainId, SharedChain};
 use crate::hash::{HashMap, HashSet};
 use crate::kernel_objects::{Deadline, Entry, Frontend, RealServer, VirtualServer};
-use crate::mode::Mode;
+use crate::mode::{Mode, OtherRules};
 use crate::model::Family;
 use crate::op::Op;
 use crate::routes::{LocalRoute, RouteOp};
@@ -116,7 +116,8 @@ impl MemoryKernel {
     /// iptables mode portals.
     #[must_use]
     pub fn is_led_by_rules(&self, family: Family) -> bool {
-        if self.mode == Mode::Iptables {
+        let led_by = self.mode.properties().led_by;
+        if led_by == OtherRules::Portals {
             let is_portal = |chain: &ChainId| chain.family == family && is_portal(chain);
             return self.state.chains.iter().any(|(id, rules)| is_portal(id) && !rules.is_empty());
         }
@@ -126,7 +127,7 @@ impl MemoryKernel {
         };
         let has_node_ports = !rules(SharedChain::NodePorts).is_empty();
         let leads = |rule: &str| has_node_ports || !rule.ends_with("KUBE-NODEPORTS");
-        self.mode == Mode::Ipvs && rules(SharedChain::Services).iter().any(|rule| leads(rule))
+        led_by == OtherRules::Any && rules(SharedChain::Services).iter().any(|rule| leads(rule))
     }
 
     /// The mode of the constant rules.
@@ -200,12 +201,12 @@ impl MemoryKernel {
         for chain in ChainId::all_shared(self.mode, family) {
             self.state.chains.entry(chain).or_default();
         }
-        if self.mode == Mode::Ipvs && has_dispatch {
+        if !self.mode.leads_by_rules() && has_dispatch {
             // It is another chain by the same name.
             let services = ChainId::shared(family, Table::Nat, SharedChain::Services);
             self.state.chains.entry(services).and_modify(Vec::clear);
         }
-        if self.mode != Mode::Userspace && has_dispatch {
+        if !self.mode.relays() && has_dispatch {
             // No jump leads to them any more.
             let is_portal = |chain: &ChainId| chain.family == family && is_portal(chain);
             let portals = self.state.chains.iter_mut().filter(|(id, _)| is_portal(id));

@@ -7,6 +7,7 @@ use ipnet::IpNet;
 
 use crate::capacity::SetSize;
 use crate::chains::{ChainOp, ChainSubject};
+pub use crate::kernel_objects::PartKind;
 use crate::kernel_objects::{Deadline, Entry, Frontend, RealServer, VirtualServer};
 use crate::model::Family;
 use crate::routes::{LocalRoute, RouteOp};
@@ -75,25 +76,6 @@ pub enum Subject {
     Route(IpNet),
     /// A chain of iptables mode, or a rule of one.
     Chain(ChainSubject),
-}
-
-/// A kind of kernel object. Operations on neighbours of one kind are carried out together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum PartKind {
-    /// The dummy interface.
-    Link,
-    /// The addresses on it.
-    Addresses,
-    /// Local routes.
-    Routes,
-    /// Sets and their entries.
-    Sets,
-    /// Virtual servers and their real servers.
-    VirtualServers,
-    /// The constant rules.
-    Rules,
-    /// Chains of Services.
-    Chains,
 }
 
 /// Place of an operation in the order: the smaller first.

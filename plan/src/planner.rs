@@ -20,6 +20,7 @@ use ipnet::IpNet;
 
 use crate::actual::{Actual, ListedVirtualServer};
 use crate::adoption::Unadopted;
+use crate::backend::{self, Backend};
 use crate::event::Event;
 use crate::exposure::Exposure;
 use crate::facts::{BoundAddresses, NodeFacts};
@@ -32,7 +33,6 @@ use crate::ipvs::fragment::Fragment;
 use crate::kernel_objects::Frontend;
 use crate::local::{HealthCheck, LocalGap, LocalGaps};
 use crate::localhost::LocalhostPort;
-use crate::mode::Mode;
 use crate::model::{Family, ServiceName};
 use crate::op::{Op, Subject};
 use crate::order;
@@ -42,7 +42,7 @@ use crate::rule_set::{InvalidRuleSetSettings, RuleSet, RuleSetSettings};
 use crate::sets::SetId;
 use crate::settings::Settings;
 use crate::store::{InputCounts, Store, Turn};
-use crate::userspace::{self, RelayPort};
+use crate::userspace::RelayPort;
 pub use explained::{
     ExplainedEndpoint, ExplainedFrontend, ExplainedPort, ExplainedService, ServiceSummary,
     Summaries,
@@ -56,6 +56,7 @@ pub use node_ports::NodePortAddressCount;
 #[derive(Debug)]
 pub struct Planner {
     settings: Settings,
+    backend: &'static Backend,
     store: Store,
     desired: Desired,
     chains: DesiredChains,
@@ -147,6 +148,7 @@ impl Planner {
         let desired = Desired::new(order::seed(&settings.node_name));
         let chains = DesiredChains::new(settings.mode);
         let mut planner = Self {
+            backend: backend::of(settings.mode),
             settings,
             store: Store::default(),
             desired,
@@ -165,11 +167,7 @@ impl Planner {
             relay: HashMap::default(),
             new_relay: Vec::new(),
         };
-        if planner.settings.mode == Mode::Iptables {
-            // They are not news: they come with the chains.
-            let families = planner.settings.families.clone();
-            planner.plan_tails(families, &mut ChainChanges::default());
-        }
+        planner.begin_tails();
         planner
     }
 
@@ -265,11 +263,8 @@ impl Planner {
         let change = self.desired.finish(round.virtual_servers);
         let (mut ops, mut flows, given_up) = (change.ops, change.flows, change.given_up);
         affected.extend(change.contenders);
-        if self.settings.mode == Mode::Iptables {
-            self.plan_tails(rules.into_keys(), &mut round.chains);
-        } else {
-            ops.extend(rules.into_keys().map(Op::WriteRuleSet).chain(routes));
-        }
+        let of_rule_sets = self.plan_tails(rules.into_keys().collect(), &mut round.chains);
+        ops.extend(of_rule_sets.into_iter().map(Op::WriteRuleSet).chain(routes));
         let change = self.chains.finish(round.chains);
         ops.extend(change.ops.into_iter().map(Op::Chain));
         flows.extend(change.flows.into_iter().flat_map(|it| self.seen_by_clients(it)));
@@ -300,13 +295,11 @@ impl Planner {
         operations: usize,
         round: &mut Round,
     ) -> usize {
-        match self.settings.mode {
-            Mode::Ipvs => {
-                self.plan_virtual_servers(service, turn, operations, &mut round.virtual_servers)
-            }
-            Mode::Iptables => self.plan_chains(service, turn, operations, &mut round.chains),
-            // Rules go before the proxy port that they lead to is closed.
-            Mode::Userspace => self.plan_chains(service, turn, usize::MAX, &mut round.chains),
+        let operations = if self.backend.plans_in_parts { operations } else { usize::MAX };
+        if self.settings.mode.leads_by_rules() {
+            self.plan_chains(service, turn, operations, &mut round.chains)
+        } else {
+            self.plan_virtual_servers(service, turn, operations, &mut round.virtual_servers)
         }
     }
 
@@ -423,20 +416,9 @@ impl Planner {
     pub fn rule_set(&self, family: Family) -> Result<RuleSet, InvalidRuleSetSettings> {
         let facts = self.store.facts();
         let rule_set = RuleSetSettings::resolve(&self.settings, family, facts)?;
-        Ok(match self.settings.mode {
-            Mode::Iptables if self.led_by_rules.contains(&family) => {
-                RuleSet::iptables(family, &rule_set).sparing_portals()
-            }
-            Mode::Iptables => RuleSet::iptables(family, &rule_set),
-            Mode::Userspace => {
-                let addresses = userspace::node_port_addresses(family, facts, &self.settings);
-                RuleSet::userspace(family, &rule_set, addresses.as_deref())
-            }
-            Mode::Ipvs if self.led_by_rules.contains(&family) => {
-                RuleSet::before_dispatch(family, &rule_set)
-            }
-            Mode::Ipvs => RuleSet::new(family, &rule_set),
-        })
+        let is_led = self.led_by_rules.contains(&family);
+        let node_ports = self.backend.node_port_addresses(family, facts, &self.settings);
+        Ok((self.backend.rule_set)(family, &rule_set, is_led, node_ports.as_deref()))
     }
 
     /// Compiles a Service as it is now, and notes what concerns every backend. None: it is gone.
@@ -455,10 +437,7 @@ impl Planner {
         };
         let exposure = Exposure::new(object, &slices, self.store.facts(), &self.settings);
         let (compiled, problems) = compile(&exposure, self.store.facts(), &self.settings);
-        let relay = match self.settings.mode {
-            Mode::Userspace => userspace::compile::relay_ports(&exposure, self.store.facts()),
-            Mode::Ipvs | Mode::Iptables => Vec::new(),
-        };
+        let relay = (self.backend.relay_ports)(&exposure, self.store.facts());
         let Exposure { health_check, local_gap, localhost, .. } = exposure;
         match problems {
             none if none.is_empty() => self.problems.remove(service),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 use crate::capacity::Capacity;
-use crate::kernel_objects::Frontend;
+use crate::kernel_objects::{Frontend, PartKind};
 use crate::mode::Mode;
 use crate::model::{Family, Overrides, Protocol, ServiceName};
 use crate::scheduler::SchedulerName;
@@ -224,6 +224,13 @@ impl Override {
         ];
         written.into_iter().filter_map(|(is_written, setting)| is_written.then_some(setting))
     }
+
+    /// True if a mode follows it.
+    #[must_use]
+    pub fn has_effect(self, mode: Mode) -> bool {
+        let drains = self == Self::DrainDeadline && mode.properties().drains;
+        drains || mode.uses(PartKind::VirtualServers)
+    }
 }
 
 impl fmt::Display for Override {
@@ -349,10 +356,7 @@ impl fmt::Display for Problem {
                  order. If all are needed, raise {limit} in the node's KubeIpvsConfiguration"
             ),
             Self::NoEffect { setting, mode } => {
-                let why = match mode {
-                    Mode::Userspace => ONLY_IPVS_SCHEDULES,
-                    Mode::Ipvs | Mode::Iptables => ONLY_IPVS,
-                };
+                let why = if mode.properties().drains { ONLY_IPVS_SCHEDULES } else { ONLY_IPVS };
                 write!(f, "annotation {setting} has no effect on nodes in mode {mode}: {why}")
             }
             Self::NotRelayed { port } => write!(
@@ -399,18 +403,19 @@ fn not_balanced(
     protocol: Protocol,
     mode: Mode,
 ) -> fmt::Result {
-    match mode {
-        Mode::Ipvs => write!(
-            f,
-            "port {port} has protocol {protocol} and is refused on nodes whose kernel lacks it in IPVS \
-             (CONFIG_IP_VS_PROTO_{protocol})"
-        ),
-        Mode::Iptables | Mode::Userspace => write!(
+    if mode.leads_by_rules() {
+        write!(
             f,
             "port {port} has protocol {protocol} and is not served on nodes in mode {mode} whose rules \
              cannot match it (module xt_{})",
             protocol.to_string().to_lowercase()
-        ),
+        )
+    } else {
+        write!(
+            f,
+            "port {port} has protocol {protocol} and is refused on nodes whose kernel lacks it in IPVS \
+             (CONFIG_IP_VS_PROTO_{protocol})"
+        )
     }
 }
 

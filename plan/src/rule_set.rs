@@ -38,8 +38,9 @@ use crate::facts::BoundAddresses;
 use crate::mode::Mode;
 use crate::model::Family;
 
+pub(crate) use chains::ipvs_chains;
 pub use chains::{SHORT_CIRCUIT_CHAIN, UNANSWERED};
-pub use jumps::{COPY_JUMPS, Jump, JumpDestination, JumpPlace, JumpStates, former_jumps, jumps};
+pub use jumps::{COPY_JUMPS, Jump, JumpDestination, JumpPlace, JumpStates};
 pub(crate) use saved::meaning;
 pub use saved::{ChainDifference, Comparison, is_same_rule, words};
 
@@ -60,6 +61,8 @@ pub struct RuleSet {
     chains: Vec<Chain>,
     shared: Vec<Chain>,
     jumps: Vec<Jump>,
+    /// Jumps of other modes that must not be there.
+    superseded: &'static [Jump],
 }
 
 /// Settings that decide the rules of one family.
@@ -155,22 +158,13 @@ pub enum InvalidRuleSetSettings {
 }
 
 impl RuleSet {
-    /// The rules of a family in ipvs mode.
-    #[must_use]
-    pub fn new(family: Family, settings: &RuleSetSettings) -> Self {
-        Self::of_mode(Mode::Ipvs, family, chains::chains(family, settings), Vec::new())
-    }
-
-    /// The rules of a family in another mode, as its backend made them.
+    /// The rules of a family in a mode, without jumps, as the mode's backend made them.
     pub(crate) fn of_mode(
         mode: Mode,
         family: Family,
         chains: Vec<Chain>,
         shared: Vec<Chain>,
     ) -> Self {
-        let mut jumps = jumps(mode).to_vec();
-        // The kubelet's, too, and of IPv4 alone.
-        jumps.retain(|jump| jump.comment.is_some() || family == Family::V4);
         Self {
             mode,
             family,
@@ -179,13 +173,20 @@ impl RuleSet {
             spares_copies: false,
             chains,
             shared,
-            jumps,
+            jumps: Vec::new(),
+            superseded: &[],
         }
     }
 
-    /// The same with these jumps instead of the mode's.
-    pub(crate) fn with_jumps(self, jumps: Vec<Jump>) -> Self {
-        Self { jumps, ..self }
+    /// The same with these jumps, which supersede others.
+    pub(crate) fn with_jumps(
+        self,
+        jumps: impl IntoIterator<Item = Jump>,
+        superseded: &'static [Jump],
+    ) -> Self {
+        // The kubelet's, too, and of IPv4 alone.
+        let is_of_family = |jump: &Jump| jump.comment.is_some() || self.family == Family::V4;
+        Self { jumps: jumps.into_iter().filter(is_of_family).collect(), superseded, ..self }
     }
 
     #[must_use]
@@ -201,7 +202,7 @@ impl RuleSet {
     /// The chains that every rule set of ipvs mode has, whatever the settings.
     pub fn chain_names() -> impl Iterator<Item = (Table, &'static str)> {
         let any = RuleSetSettings::plain(1, LocalTraffic::Unknown);
-        chains::chains(Family::V4, &any).into_iter().map(|chain| (chain.table, chain.name))
+        ipvs_chains(Family::V4, &any).into_iter().map(|chain| (chain.table, chain.name))
     }
 
     /// The chains by which IPVS is shown copies of packets.

@@ -268,15 +268,22 @@ impl NodePortAddresses {
         }
     }
 
+    /// The networks that are named.
+    pub(crate) fn networks(&self) -> &[IpNet] {
+        match self {
+            Self::All => &[],
+            Self::Networks(networks) | Self::Primary(networks) => networks,
+        }
+    }
+
     /// True if node ports may be served at an IPv6 link-local address: a network of these has some.
     #[must_use]
     pub fn may_be_link_local(&self) -> bool {
-        let (Self::Networks(networks) | Self::Primary(networks)) = self else { return false };
         let link_local = Ipv6Net::new_assert(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 10);
         let overlaps = |net: &Ipv6Net| net.contains(&link_local) || link_local.contains(net);
         let has =
             |net: &IpNet| matches!(net, IpNet::V6(net) if net.prefix_len() > 0 && overlaps(net));
-        networks.iter().any(has)
+        self.networks().iter().any(has)
     }
 }
 

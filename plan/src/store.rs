@@ -14,18 +14,17 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
+use crate::backend;
 use crate::endpoints::EndpointsByPort;
 use crate::event::Event;
 use crate::facts::{BoundAddresses, MANY_ENDPOINTS, NodeFacts};
 use crate::hand_drain::HandDrain;
 use crate::hash::HashMap;
-use crate::iptables::tail;
-use crate::mode::Mode;
 use crate::model::{EndpointSlice, Family, Node, OtherNode, Service, ServiceName, SliceName};
 use crate::scheduler::SchedulerName;
 use crate::sets::{SetId, SetKind};
 use crate::settings::Settings;
-use crate::userspace::{self, ProxyPortId, ProxyPortState, ProxyPorts};
+use crate::userspace::{ProxyPortId, ProxyPortState, ProxyPorts};
 use api_server::ApiServer;
 use in_use::inside;
 use index::Index;
@@ -305,7 +304,7 @@ impl Store {
     /// rules are different.
     fn count_endpoints(&mut self, service: &ServiceName, settings: &Settings) {
         let Some(record) = self.records.get_mut(service) else { return };
-        if settings.mode != Mode::Iptables {
+        if !backend::of(settings.mode).drops_comments {
             return;
         }
         let count = record.count_endpoints();
@@ -400,7 +399,7 @@ impl Store {
     fn dirty_relay_address(&mut self, former: &NodeFacts, settings: &Settings) {
         let has_moved =
             |family: &Family| former.relay_address(*family) != self.facts.relay_address(*family);
-        if settings.mode == Mode::Userspace && settings.families.iter().any(has_moved) {
+        if settings.mode.relays() && settings.families.iter().any(has_moved) {
             self.dirty_all();
         }
     }
@@ -418,20 +417,15 @@ impl Store {
     /// The Services with node ports depend on the addresses that these are served on. In other modes
     /// than ipvs, only the rules that lead to all of them do.
     fn dirty_node_ports(&mut self, former: &NodeFacts, settings: &Settings) {
+        let backend = backend::of(settings.mode);
         for family in &settings.families {
-            let rules = |facts: &NodeFacts| match settings.mode {
-                Mode::Ipvs => (Vec::new(), None),
-                Mode::Iptables => (tail::rules(*family, facts, settings), None),
-                Mode::Userspace => {
-                    (Vec::new(), userspace::node_port_addresses(*family, facts, settings))
-                }
-            };
-            if rules(former) != rules(&self.facts) {
+            let addresses = |facts| backend.node_port_addresses(*family, facts, settings);
+            if addresses(former) != addresses(&self.facts) {
                 self.note_other_rules(*family);
             }
             let same =
                 former.node_port_addresses(*family).eq(self.facts.node_port_addresses(*family));
-            if !same && (settings.mode == Mode::Ipvs || settings.localhost_node_ports) {
+            if !same && (!settings.mode.leads_by_rules() || settings.localhost_node_ports) {
                 self.dirty.extend(self.index.with_node_ports(*family).cloned());
             }
         }

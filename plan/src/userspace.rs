@@ -34,17 +34,11 @@ mod relay;
 mod tests;
 
 use std::fmt;
-use std::net::IpAddr;
 
 use ipnet::IpNet;
 
 pub use crate::chains::PortalChain;
-use crate::facts::NodeFacts;
-use crate::iptables::constant::chains_of_services;
-use crate::mode::Mode;
-use crate::model::{Family, Protocol};
-use crate::rule_set::{self, Chain, Jump, JumpDestination, RuleSet, RuleSetSettings, Table};
-use crate::settings::{NodePortAddresses, Settings};
+use crate::model::Protocol;
 
 pub use portal::{Portal, PortalFrontend, ProxyPortDoor};
 pub use relay::{ProxyPortId, ProxyPortState, ProxyPorts, RelayPort};
@@ -92,74 +86,6 @@ impl fmt::Display for RelayProtocol {
             Self::Tcp => "TCP",
             Self::Udp => "UDP",
         })
-    }
-}
-
-impl RuleSet {
-    /// The constant rules of a family in mode userspace. `node_ports`: the addresses at which there
-    /// are node ports; none: all of the node's.
-    ///
-    /// `KUBE-FORWARD` is for the connections that another mode's rules have led, and still lead until
-    /// the relay's are written.
-    #[must_use]
-    pub fn userspace(
-        family: Family,
-        settings: &RuleSetSettings,
-        node_ports: Option<&[IpAddr]>,
-    ) -> Self {
-        let rules = settings.forwarding().into();
-        let chains = vec![Chain { table: Table::Filter, name: "KUBE-FORWARD", rules }];
-        let of_services = chains_of_services(Mode::Userspace, family).collect();
-        let rule_set = Self::of_mode(Mode::Userspace, family, chains, of_services);
-        rule_set.with_jumps(jumps(node_ports)).with_copies(family, settings)
-    }
-}
-
-/// Returns the jumps of a family. `node_ports`: the addresses at which there are node ports; none:
-/// all of the node's.
-fn jumps(node_ports: Option<&[IpAddr]>) -> Vec<Jump> {
-    let jumps = rule_set::jumps(Mode::Userspace).iter().copied();
-    let Some(addresses) = node_ports else { return jumps.collect() };
-    let hosts = |jump: Jump| {
-        addresses.iter().map(move |host| jump.with_destination(JumpDestination::Host(*host)))
-    };
-    let each = jumps.map(|jump| match jump.destination {
-        JumpDestination::Local => hosts(jump).collect(),
-        _ => vec![jump],
-    });
-    each.flatten().collect()
-}
-
-/// The addresses of a family at which there are node ports, in order; none: all of the node's, as the
-/// kernel has them for each packet. The rules of OUTPUT lead loopback addresses, too.
-pub(crate) fn node_port_addresses(
-    family: Family,
-    facts: &NodeFacts,
-    settings: &Settings,
-) -> Option<Vec<IpAddr>> {
-    if settings.node_port_addresses.are_all(family) {
-        return None;
-    }
-    let networks = match &settings.node_port_addresses {
-        NodePortAddresses::All => &[][..],
-        NodePortAddresses::Networks(networks) | NodePortAddresses::Primary(networks) => networks,
-    };
-    let is_loopback = |address: &&IpAddr| {
-        Family::of(**address) == family
-            && address.is_loopback()
-            && networks.iter().any(|net| net.contains(*address))
-    };
-    let loopback = facts.local_addresses().iter().filter(is_loopback).copied();
-    let mut addresses: Vec<IpAddr> = facts.node_port_addresses(family).chain(loopback).collect();
-    addresses.sort_unstable();
-    Some(addresses)
-}
-
-/// True if clients of this node reach node ports at an address of the node.
-pub(crate) fn serves_node_ports(address: IpAddr, facts: &NodeFacts, settings: &Settings) -> bool {
-    match node_port_addresses(Family::of(address), facts, settings) {
-        None => facts.local_addresses().contains(&address),
-        Some(addresses) => addresses.contains(&address),
     }
 }
 

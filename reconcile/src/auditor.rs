@@ -29,8 +29,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use plan::comparison::Part;
-use plan::mode::Mode;
-use plan::op::{Op, Subject};
+use plan::op::{Op, PartKind, Subject};
 use tokio::time::Instant;
 use tracing::info;
 
@@ -108,7 +107,8 @@ impl Auditor {
         if self.schedule.is_paused(now) || self.large_sets.are_read() {
             return Ok(());
         }
-        let is_number_unknown = cx.balances_by(Mode::Ipvs) && self.expected.is_number_unknown();
+        let is_number_unknown =
+            cx.uses(PartKind::VirtualServers) && self.expected.is_number_unknown();
         self.schedule.begin_pass(
             || {
                 let sets = parts_of_sets(cx.sets(), cx.planner.desired());
@@ -192,10 +192,7 @@ impl Auditor {
         writer: &mut Writer,
         part: Part,
     ) -> Result<(), WorkerGone> {
-        if let Part::RuleSet(family) = part
-            && cx.balances_by(Mode::Ipvs)
-        {
-            writer.begin_rule_repair(cx, family);
+        if writer.repairs_beside(cx, &part) {
             return Ok(());
         }
         if let Some(set) = large_set(&part, cx.planner.desired())
@@ -255,10 +252,10 @@ impl Auditor {
         }
     }
 
-    /// Goes on at full speed: where something was not as we had left it, there is often more. Not in
-    /// iptables mode, where everything of a family is compared at once.
+    /// Goes on at full speed: where something was not as we had left it, there is often more. Not
+    /// where rules lead, of which everything of a family is compared at once.
     fn go_full_speed(&mut self, cx: &mut Context) {
-        if cx.balances_by(Mode::Ipvs) && self.schedule.go_full_speed(Instant::now()) {
+        if !cx.leads_by_rules() && self.schedule.go_full_speed(Instant::now()) {
             cx.observers.report(&Report::FullSpeed(true));
         }
     }

@@ -11,9 +11,8 @@ use plan::comparison::{Part, Reading, marker_removals};
 use plan::hash::HashSet;
 use plan::ipvs::desired::Desired;
 use plan::kernel_objects::Frontend;
-use plan::mode::Mode;
 use plan::model::{Family, ServiceName};
-use plan::op::{Op, Subject};
+use plan::op::{Op, PartKind, Subject};
 use plan::sets::SetId;
 use plan::virtual_server::DesiredFrontend;
 use tokio::time::Instant;
@@ -108,7 +107,7 @@ pub(super) async fn retry_due(
 async fn compare_addresses(cx: &mut Context, writer: &mut Writer) -> Result<Compared, ReadFailure> {
     let found = cx.read_addresses().await?;
     cx.apply_local(&found);
-    if !cx.balances_by(Mode::Ipvs) {
+    if !cx.uses(PartKind::Addresses) {
         return Ok(Compared::whole(false));
     }
     let mut ops = cx.planner.compare(&Reading::Addresses(found));

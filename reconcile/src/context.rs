@@ -10,8 +10,8 @@ use plan::chains::ActualChains;
 use plan::event::Event;
 use plan::hash::HashSet;
 use plan::kernel_objects::Frontend;
-use plan::mode::Mode;
 use plan::model::{Family, Protocol};
+use plan::op::PartKind;
 use plan::planner::Planner;
 use plan::sets::SetId;
 use tokio::sync::watch;
@@ -104,9 +104,9 @@ impl Context {
         self.epoch.elapsed().saturating_sub(Duration::from_micros(timestamp))
     }
 
-    /// True if the node balances by this mode: the kernel state of others is not ours.
-    pub(super) fn balances_by(&self, mode: Mode) -> bool {
-        self.planner.settings().mode == mode
+    /// True if the node's mode has kernel objects of a kind. Those of other kinds, another mode left.
+    pub(super) fn uses(&self, part: PartKind) -> bool {
+        self.planner.settings().mode.uses(part)
     }
 
     /// True if kernel state of Services is chains of rules, and nothing else.
@@ -116,7 +116,7 @@ impl Context {
 
     /// Returns the sets that are ours: only ipvs mode has some.
     pub(super) fn sets(&self) -> Vec<SetId> {
-        if !self.balances_by(Mode::Ipvs) {
+        if !self.uses(PartKind::Sets) {
             return Vec::new();
         }
         self.planner.settings().families.iter().flat_map(|family| SetId::all(*family)).collect()
@@ -126,7 +126,7 @@ impl Context {
     /// those of SCTP have none, as with kube-proxy. A node that leaves it keeps them: their endpoints
     /// are not gone. What a Service asks for holds in each mode.
     pub(super) fn drain_deadline(&self, frontend: &Frontend) -> Duration {
-        if frontend.protocol == Protocol::Sctp && self.balances_by(Mode::Ipvs) {
+        if frontend.protocol == Protocol::Sctp && self.uses(PartKind::VirtualServers) {
             return Duration::ZERO;
         }
         let chosen = self.planner.drain_deadline_seconds(frontend);

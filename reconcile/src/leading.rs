@@ -11,7 +11,6 @@ use std::time::Duration;
 use plan::chains::ChainOp;
 use plan::hash::HashSet;
 use plan::kernel_objects::Frontend;
-use plan::mode::Mode;
 use plan::model::{Family, ServiceName};
 use plan::op::{Op, Subject};
 use plan::planner::Planner;
@@ -122,10 +121,8 @@ impl Unled {
         for (subject, pending) in retry_queue.iter() {
             unled.note(&cx.planner, subject, pending);
         }
-        if cx.balances_by(Mode::Userspace) {
-            let lacking = cx.planner.without_proxy_port();
-            unled.services.extend(lacking.map(|id| (id.family, id.service)));
-        }
+        let lacking = cx.planner.without_proxy_port();
+        unled.services.extend(lacking.map(|id| (id.family, id.service)));
         for family in Family::BOTH {
             let n_unled = unled.services.iter().filter(|(of, _)| *of == family).count();
             // `services_with_chains` walks; most of the time there is nothing to compare with.

@@ -36,9 +36,8 @@ use plan::capacity::SetSize;
 use plan::facts::BoundAddresses;
 use plan::hash::HashSet;
 use plan::kernel_objects::{Entry, Frontend};
-use plan::mode::Mode;
 use plan::model::{Family, Protocol};
-use plan::op::{Op, Subject};
+use plan::op::{Op, PartKind, Subject};
 use plan::planner::Planner;
 use plan::routes::{LocalRoute, RouteOp};
 use plan::sets::{SetId, SetKind};
@@ -202,7 +201,7 @@ pub(super) async fn note_bound(
     cx: &mut Context,
     addresses: &Addresses,
 ) -> Result<bool, WorkerGone> {
-    if cx.balances_by(Mode::Ipvs) || !cx.kernel.call(|kernel| kernel.has_ipvs()).await? {
+    if cx.uses(PartKind::VirtualServers) || !cx.kernel.call(|kernel| kernel.has_ipvs()).await? {
         return Ok(true);
     }
     let mut bound = BTreeMap::new();

@@ -35,7 +35,7 @@
 //!
 //! In ipvs mode the kernel's state is the interface, sets and virtual servers; in the others it is
 //! chains (`Context::leads_by_rules`). Parts that a mode does not have are left out
-//! (`Context::balances_by`).
+//! (`Context::uses`).
 //!
 //! Each turn of the loop takes what has come in, and then does a limited amount of what is due, so
 //! that a change waits for a few milliseconds of other work. What takes longer runs beside the loop: repairs
@@ -68,7 +68,7 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use plan::event::Event;
-use plan::mode::Mode;
+use plan::op::PartKind;
 use plan::planner::Planner;
 use plan::rule_set::InvalidRuleSetSettings;
 use tokio::sync::{mpsc, watch};
@@ -149,10 +149,8 @@ impl Reconciler {
             planner.rule_set(*family)?;
         }
         let now = Instant::now();
-        let leaving_ipvs = match planner.settings().mode {
-            Mode::Ipvs => LeavingIpvs::Left,
-            Mode::Iptables | Mode::Userspace => LeavingIpvs::new(now),
-        };
+        let uses_ipvs = planner.settings().mode.uses(PartKind::VirtualServers);
+        let leaving_ipvs = if uses_ipvs { LeavingIpvs::Left } else { LeavingIpvs::new(now) };
         Ok(Self {
             context: Context::new(planner, kernel, pace),
             writer: Writer::new(now),

@@ -13,9 +13,8 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use plan::kernel_objects::Entry;
-use plan::mode::Mode;
 use plan::model::{Family, ServiceName};
-use plan::op::Subject;
+use plan::op::{PartKind, Subject};
 use tokio::time::Instant;
 use tracing::info;
 
@@ -69,7 +68,7 @@ impl ServiceRoutes {
             Some(change) => change.wanted == wanted,
             None => routes == wanted,
         };
-        if is_known || !cx.balances_by(Mode::Ipvs) {
+        if is_known || !cx.uses(PartKind::Routes) {
             return;
         }
         info!(%family, routes = ?wanted, "service addresses become local in another way");

@@ -23,9 +23,9 @@ use plan::adoption::Unadopted;
 use plan::chains::ActualChains;
 use plan::comparison::Part;
 use plan::kernel_objects::Frontend;
-use plan::mode::Mode;
+use plan::mode::OtherRules;
 use plan::model::Family;
-use plan::op::Op;
+use plan::op::{Op, PartKind};
 use plan::planner::RoundLimit;
 use plan::sets::SetId;
 use tokio::time::Instant;
@@ -250,7 +250,7 @@ async fn read_all(cx: &mut Context, addresses: Addresses) -> Result<Found, ReadF
         }
     }
     let mut found = Found { beside, unread, ..Found::default() };
-    if cx.balances_by(Mode::Ipvs) {
+    if cx.uses(PartKind::VirtualServers) {
         found.listed = cx.list_virtual_servers().await?.virtual_servers;
     }
     if cx.leads_by_rules() {
@@ -294,7 +294,8 @@ async fn read_rule_set(cx: &mut Context, family: Family) -> Result<bool, ReadFai
     // program has spoiled hold up nothing else.
     let found = cx.or_report(found)?;
     let is_led = found.as_ref().is_none_or(|found| found.is_led_by_rules);
-    if cx.balances_by(Mode::Userspace) || !is_led {
+    let led_by = cx.planner.settings().mode.properties().led_by;
+    if led_by == OtherRules::None || !is_led {
         return Ok(found.is_some_and(|found| found.is_complete));
     }
     cx.planner.set_led_by_rules(family, true);
@@ -303,10 +304,10 @@ async fn read_rule_set(cx: &mut Context, family: Family) -> Result<bool, ReadFai
         cx.unread_rules.insert(family);
         return Ok(false);
     }
-    let until = if cx.balances_by(Mode::Ipvs) {
-        "virtual servers and addresses are there"
-    } else {
+    let until = if cx.leads_by_rules() {
         "the rules of this mode are there"
+    } else {
+        "virtual servers and addresses are there"
     };
     info!(%family, "rules of another mode lead connections, and do so until {until}");
     let found = cx.read_rule_set(family).await;

@@ -62,10 +62,9 @@ impl Metrics {
     pub fn new(mode: Mode, families: &[Family]) -> Result<Self, prometheus::Error> {
         let registry = Registry::new();
         let proxy = ProxyMetrics::new(&registry, families)?;
-        let iptables = match mode {
-            Mode::Iptables => Some(IptablesMetrics::new(&registry, families)?),
-            Mode::Ipvs | Mode::Userspace => None,
-        };
+        let of_iptables =
+            (mode == Mode::Iptables).then(|| IptablesMetrics::new(&registry, families));
+        let iptables = of_iptables.transpose()?;
         let own = OwnMetrics::new(&registry, families)?;
         registry.register(Box::new(ProcessCollector::for_self()))?;
         register_build(&registry)?;

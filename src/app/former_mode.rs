@@ -9,6 +9,7 @@ use futures::future::BoxFuture;
 use plan::hash::HashMap;
 use plan::mode::Mode;
 use plan::model::Family;
+use plan::op::PartKind;
 use plan::settings::Settings;
 use prometheus::IntGaugeVec;
 use tokio::sync::watch;
@@ -92,7 +93,7 @@ impl FormerMode {
         if let Some(localhost) = &self.localhost {
             localhost.stop_listening();
         }
-        if !mode.has_virtual_servers() {
+        if !mode.uses(PartKind::VirtualServers) {
             let Some(was_left) = self.until_none_is_left().await else { return };
             if was_left && self.former.is_none() {
                 let reason = "the program found its state".to_owned();
@@ -114,7 +115,7 @@ impl FormerMode {
         let again = || {
             async move {
                 let mut again = self.remove(Removal::OtherModes).await;
-                if !self.settings.mode.has_virtual_servers() {
+                if !self.settings.mode.uses(PartKind::VirtualServers) {
                     again.extend(self.remove(Removal::Ipvs).await);
                 }
                 self.stop_relay(&again);

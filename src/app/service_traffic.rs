@@ -10,6 +10,7 @@ use anyhow::Context as _;
 use plan::kernel_objects::Frontend;
 use plan::mode::Mode;
 use plan::model::ServiceName;
+use plan::op::PartKind;
 use tokio::time::{Instant, sleep};
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
@@ -68,7 +69,7 @@ impl ServiceTrafficCycle {
         at_work: &TaskTracker,
     ) -> Result<Self, prometheus::Error> {
         let selection = configuration.measured_services.clone();
-        let is_wanted = mode.has_virtual_servers() && selection != MeasuredServices::Off;
+        let is_wanted = mode.uses(PartKind::VirtualServers) && selection != MeasuredServices::Off;
         let metrics = is_wanted.then(|| measured.add_services()).transpose()?;
         Ok(Self { selection, inquiries, metrics, at_work: at_work.clone() })
     }

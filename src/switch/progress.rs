@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use plan::mode::Mode;
+use plan::op::PartKind;
 
 use super::served;
 use config::Configuration;
@@ -135,7 +136,7 @@ fn require_served(mode: Mode, client: &Client) -> anyhow::Result<()> {
 impl Left {
     fn read(wanted: &Configuration) -> Result<Self, ReadError> {
         let mode = wanted.settings.mode;
-        let by_ipvs = if mode.has_virtual_servers() {
+        let by_ipvs = if mode.uses(PartKind::VirtualServers) {
             LeftByIpvs::default()
         } else {
             left::by_ipvs(&wanted.settings)?

@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::bail;
 use plan::mode::Mode;
 use plan::model::Family;
+use plan::op::PartKind;
 
 use super::status;
 use config::Configuration;
@@ -90,7 +91,7 @@ fn write_state(
     let former = Mode::ALL.into_iter().filter(|it| *it != to);
     let left: Vec<Mode> = former.filter(|it| from.is_none_or(|from| from == *it)).collect();
     let leaves = |has: fn(Mode) -> bool| left.iter().any(|mode| has(*mode));
-    if !to.has_virtual_servers() {
+    if !to.uses(PartKind::VirtualServers) {
         write_ipvs(configured, leaves(Mode::has_virtual_servers), out)?;
     }
     if leaves(Mode::leads_by_rules) {

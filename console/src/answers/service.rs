@@ -11,6 +11,7 @@ use plan::claimants::Origin;
 use plan::kernel_objects::Frontend;
 use plan::mode::Mode;
 use plan::model::{ServiceName, TrafficPolicy};
+use plan::op::PartKind;
 use plan::planner::{ExplainedEndpoint, ExplainedFrontend, ExplainedService};
 use serde::{Deserialize, Serialize};
 use tokio::task::spawn_blocking;
@@ -236,7 +237,7 @@ fn ask(view: &View<'_>, name: &ServiceName) -> Option<(ExplainedService, Drainin
 
 /// Reads virtual servers, on the runtime's pool.
 async fn count(mode: Mode, frontends: Vec<Frontend>) -> Result<Counted, String> {
-    if mode != Mode::Ipvs {
+    if !mode.uses(PartKind::VirtualServers) {
         return Err(no_counters(mode));
     }
     let counting = spawn_blocking(move || {

@@ -8,6 +8,7 @@ use axum::extract::State;
 use plan::kernel_objects::Frontend;
 use plan::mode::Mode;
 use plan::model::{ServiceKind, ServiceName, ServicePort};
+use plan::op::PartKind;
 use plan::planner::{ServiceSummary, Summaries};
 use serde::{Deserialize, Serialize};
 use tokio::task::spawn_blocking;
@@ -153,7 +154,7 @@ async fn count(
     mode: Mode,
     frontends: Vec<Vec<Frontend>>,
 ) -> Result<Vec<Option<ConnectionCount>>, String> {
-    if mode != Mode::Ipvs {
+    if !mode.uses(PartKind::VirtualServers) {
         return Err(no_counters(mode));
     }
     let counting = spawn_blocking(move || {

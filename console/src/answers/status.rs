@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime};
 
 use axum::extract::State;
 use jiff::Timestamp;
-use plan::mode::Mode;
 use plan::model::Family;
+use plan::op::PartKind;
 use plan::sets::SetId;
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
@@ -429,7 +429,7 @@ fn of_loop(view: &View<'_>) -> OfLoop {
 /// Returns the sets that have entries, or should.
 fn sets(view: &View<'_>) -> Vec<SetStatus> {
     let planner = view.planner;
-    if planner.settings().mode != Mode::Ipvs {
+    if !planner.settings().mode.uses(PartKind::Sets) {
         return Vec::new();
     }
     let families = planner.settings().families.iter();

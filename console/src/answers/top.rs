@@ -19,8 +19,8 @@ use std::time::Duration;
 use axum::extract::State;
 use clap::ValueEnum;
 use plan::kernel_objects::Frontend;
-use plan::mode::Mode;
 use plan::model::ServiceName;
+use plan::op::PartKind;
 use serde::{Deserialize, Serialize};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep};
@@ -169,7 +169,7 @@ pub async fn answer(
     Parameters(asked): Parameters<Asked>,
 ) -> Result<Answer<Top>, FailureAnswer> {
     let mode = desk.settings.mode;
-    if mode != Mode::Ipvs {
+    if !mode.uses(PartKind::VirtualServers) {
         return Err(FailureAnswer::new(
             Reason::Unavailable,
             format!("mode {mode} has no counters of Services: IPVS keeps them, in mode ipvs"),

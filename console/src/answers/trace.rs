@@ -14,7 +14,6 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use plan::kernel_objects::Frontend;
-use plan::mode::Mode;
 use plan::model::{Family, Protocol};
 use plan::trace::{Client, Origin, Packet, Trace as Planned, UnreadableRule};
 use serde::{Deserialize, Serialize};
@@ -244,7 +243,7 @@ pub async fn answer(
     let mut ways = ways::merged(&planned);
     let nodes = ways::masqueraded(&ways);
     // The relay makes connections of its own.
-    let is_relayed = desk.settings.mode == Mode::Userspace;
+    let is_relayed = desk.settings.mode.relays();
     let sources = if is_relayed { own_sources } else { masqueraded_sources };
     let sources = blocking(move || sources(nodes)).await??;
     ways::set_own_sources(&mut ways, &sources);

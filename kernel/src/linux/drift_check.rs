@@ -1,7 +1,7 @@
 //! The drift check: signs that something was flushed, deleted or added, at constant cost.
 
 use plan::hash::HashMap;
-use plan::mode::Mode;
+use plan::op::PartKind;
 use plan::sets::SetId;
 
 use super::count::Number;
@@ -13,7 +13,7 @@ const CROWD: usize = 4;
 impl Linux {
     pub(super) fn look(&mut self) -> Result<DriftCheck, ReadError> {
         self.index = None;
-        let is_used = self.mode == Mode::Ipvs;
+        let is_used = self.mode.uses(PartKind::Link);
         let link = self.index().map_err(|error| ReadError::new("network interfaces", error))?;
         self.deprecate_some();
         let untouched = self.rules.untouched();
@@ -64,7 +64,7 @@ impl Linux {
 
     /// The kernel walks a set's buckets to count: some 25 ns an entry.
     fn set_entries(&mut self) -> Result<HashMap<SetId, u32>, ReadError> {
-        if self.mode != Mode::Ipvs {
+        if !self.mode.uses(PartKind::Sets) {
             return Ok(HashMap::default());
         }
         let sets: Vec<SetId> = self.families.iter().copied().flat_map(SetId::all).collect();

@@ -3,6 +3,7 @@
 use plan::hash::HashMap;
 use plan::mode::Mode;
 use plan::model::Family;
+use plan::op::PartKind;
 
 use super::bridges::Bridges;
 use super::count::VirtualServerCount;
@@ -24,12 +25,12 @@ impl Linux {
     /// # Errors
     /// When IPVS or ipset is not there, in the words of the crate concerned.
     pub fn open(rules: HashMap<Family, Rules>, mode: Mode) -> Result<Self, ReadError> {
-        if mode.has_virtual_servers() {
+        if mode.uses(PartKind::VirtualServers) {
             ipset::Client::open().map_err(|error| ReadError::new("ipset", error))?;
             ipvs::Client::open().map_err(|error| ReadError::new("IPVS", error))?;
         }
         let mut linux = Self::open_to_read(rules, mode)?;
-        if let Some(sets) = linux.ipset.as_mut().filter(|_| mode.has_virtual_servers()) {
+        if let Some(sets) = linux.ipset.as_mut().filter(|_| mode.uses(PartKind::VirtualServers)) {
             let left = grow::remove_leftovers(sets);
             for error in left.map_err(|error| ReadError::new("sets", error))? {
                 tracing::warn!("cannot remove a leftover of growing a set: {error}");
@@ -52,7 +53,7 @@ impl Linux {
         };
         let mut links = Links::open().map_err(|error| cannot("network interfaces")(&error))?;
         let (mut ipvs, mut ipset, mut reader) = (None, None, None);
-        let uses_ipvs = mode.has_virtual_servers();
+        let uses_ipvs = mode.uses(PartKind::VirtualServers);
         // In another mode IPVS mode left the interface, and perhaps more.
         if uses_ipvs || links.find().is_ok_and(|link| link.is_some()) {
             (ipvs, ipset) = (leftovers::ipvs()?, leftovers::ipset()?);

@@ -13,8 +13,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use plan::backend::{former_jumps, jumps};
 use plan::mode::Mode;
-use plan::rule_set::{COPY_JUMPS, Jump, Table, former_jumps, jumps};
+use plan::rule_set::{COPY_JUMPS, Jump, Table};
 
 use super::error::Cause;
 use super::fingerprint::{legacy, nft};

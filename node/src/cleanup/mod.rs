@@ -23,6 +23,7 @@ use plan::hash::HashMap;
 use plan::kernel_objects::LINK;
 use plan::mode::Mode;
 use plan::model::Family;
+use plan::op::PartKind;
 use plan::sets::SetId;
 use plan::settings::Settings;
 
@@ -149,7 +150,7 @@ pub fn other_modes(mode: Mode, in_use: &HashMap<Family, Backend>) -> CleanupRepo
         }
     }
     // In another mode, `ipvs_mode` removes these.
-    if mode.has_virtual_servers() {
+    if mode.uses(PartKind::VirtualServers) {
         report.remove_counters();
         match Leftovers::open() {
             Ok(mut leftovers) => report.destroy_sets(&mut leftovers, &[]),

@@ -11,8 +11,10 @@ mod tests;
 use std::collections::BTreeSet;
 use std::fmt::{self, Write as _};
 
+use plan::backend::{former_jumps, jumps};
 use plan::mode::Mode;
-use plan::rule_set::{self, COPY_JUMPS, Jump, RuleSet, former_jumps, jumps};
+use plan::op::PartKind;
+use plan::rule_set::{self, COPY_JUMPS, Jump, RuleSet};
 use plan::sets::SetId;
 
 use crate::mode;
@@ -139,7 +141,7 @@ pub(super) fn unreadable(saved: &str) -> Vec<&str> {
 /// True if something is needed only while a node leaves mode ipvs, and these modes are not those of
 /// such a node.
 fn is_of_leaving_alone(modes: &[Mode], is_of_leaving: bool) -> bool {
-    let is_ipvs = |mode: &Mode| mode.has_virtual_servers();
+    let is_ipvs = |mode: &Mode| mode.uses(PartKind::VirtualServers);
     let leaves_ipvs = modes.iter().any(is_ipvs) && !modes.iter().all(is_ipvs);
     is_of_leaving && !leaves_ipvs
 }

@@ -17,7 +17,7 @@ fn rows(section: &str) -> Vec<Vec<&'static str>> {
 
 /// Every sysctl that a mode sets, on whatever host and with whatever configuration.
 fn every_sysctl(mode: Mode) -> Vec<Sysctl> {
-    if mode.has_virtual_servers() {
+    if mode.uses(plan::op::PartKind::VirtualServers) {
         let arp = [ServiceAddressesArp::Strict, ServiceAddressesArp::Quiet];
         let needed = arp.into_iter().flat_map(|arp| ipvs::needed(arp, Some(KernelVersion(5, 4))));
         let chosen = [Run::On, Run::Off].into_iter().filter_map(Run::sysctl);
@@ -79,7 +79,7 @@ fn a_mode_loads_only_what_it_needs() {
         let modules = needed(mode);
         assert_eq!(
             modules.iter().filter(is_of_ipvs).count(),
-            if mode.has_virtual_servers() { 10 } else { 0 },
+            if mode.uses(plan::op::PartKind::VirtualServers) { 10 } else { 0 },
             "{modules:?}"
         );
         let of_all = ["xt_MASQUERADE", "nf_conntrack", "nft_compat"].map(str::to_owned);

@@ -120,15 +120,9 @@ impl ChainId {
 
     /// True if a mode has it.
     #[must_use]
-    pub const fn is_of(&self, mode: Mode) -> bool {
-        match (mode, self.name) {
-            (Mode::Ipvs, _) => false,
-            (Mode::Iptables, _) => !self.has_portals(),
-            (Mode::Userspace, ChainName::Shared(_)) => {
-                self.has_portals() || matches!(self.table, Table::Filter)
-            }
-            (Mode::Userspace, ChainName::OfPort(..)) => false,
-        }
+    pub fn is_of(&self, mode: Mode) -> bool {
+        let is_of_both = self.table == Table::Filter && !self.has_portals();
+        mode.leads_by_rules() && (is_of_both || self.has_portals() == mode.relays())
     }
 }
 

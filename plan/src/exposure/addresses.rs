@@ -7,6 +7,7 @@ use ipnet::IpNet;
 
 use crate::address::{can_be_bound, can_be_reached};
 use crate::facts::NodeFacts;
+use crate::kernel_objects::PartKind;
 use crate::mode::Mode;
 use crate::model::{Family, Service, ServicePort};
 use crate::problem::{AddressField, Problem};
@@ -36,6 +37,7 @@ impl Addresses {
         problems: &mut Vec<Problem>,
     ) -> Self {
         let cluster = service.cluster_address(family);
+        let are_bound = settings.mode.uses(PartKind::Addresses);
         let mut keep = |field: AddressField, address: IpAddr, possible: bool| {
             if Family::of(address) != family {
                 return false;
@@ -43,7 +45,7 @@ impl Addresses {
             // If every node bound another one's address, that one could no longer be reached. Rules
             // of iptables mode are about one port of it, and bind nothing. What the API server gives
             // is served all the same.
-            let is_outer = field != AddressField::Cluster && settings.mode == Mode::Ipvs;
+            let is_outer = field != AddressField::Cluster && are_bound;
             let yields = match field {
                 AddressField::Cluster => false,
                 AddressField::External => true,
@@ -88,10 +90,10 @@ impl Addresses {
         facts: &NodeFacts,
         settings: &Settings,
     ) -> usize {
-        let node_ports = port.node_port.map(|_| match settings.mode {
-            Mode::Ipvs => facts.node_port_addresses(self.family).count(),
+        let node_ports = port.node_port.map(|_| {
             // One rule for all addresses.
-            Mode::Iptables | Mode::Userspace => 1,
+            let is_rule = settings.mode.leads_by_rules();
+            if is_rule { 1 } else { facts.node_port_addresses(self.family).count() }
         });
         let outer = self.external.len() + self.load_balancer.len();
         usize::from(self.cluster.is_some()) + outer + node_ports.unwrap_or_default()
@@ -103,13 +105,7 @@ impl Addresses {
         if n_ranges == 0 || n_addresses == 0 {
             return 0;
         }
-        match mode {
-            // They are entries of a set, which has a limit of its own.
-            Mode::Ipvs => 0,
-            // One chain for all addresses. Each of these may be a source, too.
-            Mode::Iptables => n_ranges + n_addresses,
-            Mode::Userspace => n_addresses.saturating_mul(n_ranges + 1),
-        }
+        (mode.properties().n_source_rules)(n_ranges, n_addresses)
     }
 }
 

@@ -13,7 +13,7 @@ mod tests;
 use crate::chains::{ChainId, ChainName};
 use crate::mode::Mode;
 use crate::model::Family;
-use crate::rule_set::{Chain, RuleSet, RuleSetSettings, Table};
+use crate::rule_set::{Chain, RuleSetSettings, Table};
 
 /// Counter of the packets that `KUBE-FORWARD` drops because connection tracking calls them
 /// invalid, by kube-proxy's name.
@@ -31,27 +31,24 @@ pub fn counted_by(name: &str) -> String {
     format!("-m nfacct --nfacct-name  {name} ")
 }
 
-impl RuleSet {
-    /// The rules of a family in iptables mode.
-    #[must_use]
-    pub fn iptables(family: Family, settings: &RuleSetSettings) -> Self {
-        let [mark, masquerade] = settings.masquerading();
-        let masquerade = [settings.masquerading_bound(family), masquerade].concat();
-        let chains = vec![
-            Chain { table: Table::Nat, name: "KUBE-POSTROUTING", rules: masquerade },
-            Chain { table: Table::Nat, name: "KUBE-MARK-MASQ", rules: mark },
-            Chain { table: Table::Filter, name: "KUBE-FORWARD", rules: forward(settings) },
-        ];
-        let of_services = chains_of_services(Mode::Iptables, family);
-        // The kubelet has none of IPv6 either.
-        let firewall = (family == Family::V4).then(|| Chain {
-            table: Table::Filter,
-            name: "KUBE-FIREWALL",
-            rules: firewall(settings).into_iter().collect(),
-        });
-        let shared = of_services.chain(firewall).collect();
-        Self::of_mode(Mode::Iptables, family, chains, shared).with_copies(family, settings)
-    }
+/// Returns the constant chains of a family.
+pub(crate) fn chains(family: Family, settings: &RuleSetSettings) -> Vec<Chain> {
+    let [mark, masquerade] = settings.masquerading();
+    let masquerade = [settings.masquerading_bound(family), masquerade].concat();
+    vec![
+        Chain { table: Table::Nat, name: "KUBE-POSTROUTING", rules: masquerade },
+        Chain { table: Table::Nat, name: "KUBE-MARK-MASQ", rules: mark },
+        Chain { table: Table::Filter, name: "KUBE-FORWARD", rules: forward(settings) },
+    ]
+}
+
+/// Returns the chain of a family that the kubelet has rules in, too: it has none of IPv6.
+pub(crate) fn firewall(family: Family, settings: &RuleSetSettings) -> Option<Chain> {
+    (family == Family::V4).then(|| Chain {
+        table: Table::Filter,
+        name: "KUBE-FIREWALL",
+        rules: forbid_localnet(settings).into_iter().collect(),
+    })
 }
 
 /// Returns the chains that a mode shares with all Services, without the rules of these.
@@ -76,7 +73,7 @@ fn forward(settings: &RuleSetSettings) -> Vec<String> {
 
 /// Node ports on loopback addresses need `route_localnet`, with which other hosts of the network
 /// could reach what listens on loopback addresses. This rule forbids it.
-fn firewall(settings: &RuleSetSettings) -> Option<String> {
+fn forbid_localnet(settings: &RuleSetSettings) -> Option<String> {
     settings.optional().localhost_node_ports.then(|| {
         "! -s 127.0.0.0/8 -d 127.0.0.0/8 -m comment --comment \"block incoming localnet \
          connections\" -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP"

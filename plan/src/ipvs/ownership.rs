@@ -10,8 +10,7 @@ use std::net::IpAddr;
 use crate::actual::Actual;
 use crate::hash::HashSet;
 use crate::ipvs::desired::Desired;
-use crate::kernel_objects::{Entry, Frontend};
-use crate::mode::Mode;
+use crate::kernel_objects::{Entry, Frontend, PartKind};
 use crate::model::{Family, Protocol};
 use crate::sets::{SetId, SetKind};
 use crate::settings::Settings;
@@ -73,8 +72,8 @@ pub(crate) fn markers(
 
 impl Ownership<'_> {
     pub(crate) fn is_ours(&self, frontend: &Frontend) -> bool {
-        // Another mode than IPVS has no virtual servers: all that it finds are left, of either family.
-        let is_of_mode = self.settings.mode == Mode::Ipvs;
+        // A mode without virtual servers finds those that are left, of either family.
+        let is_of_mode = self.settings.mode.uses(PartKind::VirtualServers);
         (!is_of_mode || self.settings.families.contains(&frontend.family()))
             && !self.settings.excludes(frontend.address)
             && (self.is_short_circuit(frontend)

@@ -8,22 +8,19 @@ use super::Planner;
 use crate::actual::Actual;
 use crate::chains::{ActualChains, ChainId, ChainOp, ChainScope, ChainSubject};
 use crate::exposure::Exposure;
-use crate::facts::NodeFacts;
 use crate::hash::HashSet;
-use crate::iptables::compile::{Compiled, compile};
+use crate::iptables::compile::Compiled;
 use crate::iptables::desired::{ChainChanges, DesiredChains};
 use crate::iptables::fragment::ChainFragment;
 use crate::iptables::tail;
 use crate::ipvs::fragment::ClaimClass;
 use crate::kernel_objects::Frontend;
-use crate::mode::Mode;
 use crate::model::{Family, ServiceName};
 use crate::op::Op;
 use crate::parts::MOST_PARTS;
 use crate::rule_set::Table;
-use crate::settings::Settings;
 use crate::store::Turn;
-use crate::userspace::{self, ProxyPortId, ProxyPortState, ProxyPorts, RelayPort};
+use crate::userspace::{ProxyPortId, ProxyPortState, ProxyPorts, RelayPort};
 
 impl Planner {
     /// Returns the desired chains, as of the last plan.
@@ -147,9 +144,9 @@ impl Planner {
         changes: &mut ChainChanges,
     ) -> usize {
         let proxy_ports = self.store.proxy_ports(service).cloned().unwrap_or_default();
+        let compile = self.backend.compile_chains;
         let mut fragment = self.compile(service, |exposure, facts, settings| {
-            let Compiled { fragment, problems } =
-                compile_in_mode(exposure, &proxy_ports, facts, settings);
+            let Compiled { fragment, problems } = compile(exposure, &proxy_ports, facts, settings);
             (fragment, problems)
         });
         let size = fragment.as_ref().map_or(1, ChainFragment::size);
@@ -173,16 +170,27 @@ impl Planner {
         size
     }
 
-    /// Sets the last rules of these families' shared chains.
+    /// Sets the last rules of all families' shared chains. They are not news: they come with the chains.
+    pub(super) fn begin_tails(&mut self) {
+        let families = self.settings.families.clone();
+        self.plan_tails(families, &mut ChainChanges::default());
+    }
+
+    /// Sets the last rules of these families' shared chains. Returns the families that have them among their
+    /// constant rules.
     pub(super) fn plan_tails(
         &mut self,
-        families: impl IntoIterator<Item = Family>,
+        families: Vec<Family>,
         changes: &mut ChainChanges,
-    ) {
+    ) -> Vec<Family> {
+        let Some(tail) = self.backend.tail else { return families };
         for family in families {
-            let rules = tail::rules(family, self.store.facts(), &self.settings);
+            let facts = self.store.facts();
+            let addresses = self.backend.node_port_addresses(family, facts, &self.settings);
+            let rules = tail(family, addresses.as_deref(), &self.settings);
             self.chains.set_tail(tail::chain(family), rules, changes);
         }
+        Vec::new()
     }
 
     /// The last rules of the shared chains; none in another mode.
@@ -239,28 +247,13 @@ impl Planner {
         let exposure = Exposure::new(object, &slices, facts, &self.settings);
         let none = ProxyPorts::new();
         let proxy_ports = self.store.proxy_ports(service).unwrap_or(&none);
-        Some(compile_in_mode(&exposure, proxy_ports, facts, &self.settings).fragment)
+        let compile = self.backend.compile_chains;
+        Some(compile(&exposure, proxy_ports, facts, &self.settings).fragment)
     }
 
     /// True if clients of this node reach node ports at an address of the node.
     pub(super) fn serves_node_ports(&self, address: IpAddr) -> bool {
-        let facts = self.store.facts();
-        match self.settings.mode {
-            Mode::Userspace => userspace::serves_node_ports(address, facts, &self.settings),
-            Mode::Ipvs | Mode::Iptables => tail::is_served(address, facts, &self.settings),
-        }
-    }
-}
-
-fn compile_in_mode(
-    exposure: &Exposure<'_>,
-    proxy_ports: &ProxyPorts,
-    facts: &NodeFacts,
-    settings: &Settings,
-) -> Compiled {
-    match settings.mode {
-        Mode::Userspace => userspace::compile::compile(exposure, proxy_ports, facts, settings),
-        Mode::Ipvs | Mode::Iptables => compile(exposure, facts, settings),
+        self.backend.serves_node_ports(address, self.store.facts(), &self.settings)
     }
 }
 

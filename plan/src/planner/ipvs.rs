@@ -9,11 +9,9 @@ use crate::adoption::Unadopted;
 use crate::hash::HashSet;
 use crate::ipvs::compile::{Compiled, compile};
 use crate::ipvs::desired::Changes;
-use crate::ipvs::diff;
 use crate::ipvs::fragment::{Claim, ClaimClass, Fragment};
 use crate::ipvs::ownership::{self, Ownership};
 use crate::kernel_objects::{Entry, Frontend};
-use crate::mode::Mode;
 use crate::model::{Family, Protocol, ServiceName};
 use crate::op::{Op, Subject};
 use crate::parts::{PartLimit, next_part};
@@ -172,10 +170,7 @@ impl Planner {
     /// mode it takes no new connections, and goes when the old ones have ended.
     #[must_use]
     pub fn repair(&self, frontend: &Frontend, actual: Option<&ActualVirtualServer>) -> Vec<Op> {
-        match self.settings.mode {
-            Mode::Ipvs => diff::repair(&self.desired, frontend, actual),
-            Mode::Iptables | Mode::Userspace => diff::close(&self.desired, frontend, actual),
-        }
+        (self.backend.repair)(&self.desired, frontend, actual)
     }
 
     /// Returns what IPVS mode left, in another mode.

@@ -18,8 +18,8 @@ pub(super) struct Writer<'a> {
     pub(super) settings: &'a RuleSetSettings,
 }
 
-/// Every chain, in the order in which kube-proxy makes them.
-pub(super) fn chains(family: Family, settings: &RuleSetSettings) -> Vec<Chain> {
+/// Every chain of IPVS mode, in the order in which kube-proxy makes them.
+pub(crate) fn ipvs_chains(family: Family, settings: &RuleSetSettings) -> Vec<Chain> {
     let writer = Writer { family, settings };
     let nat = |name, rules| Chain { table: Table::Nat, name, rules };
     let mangle = |name, rules| Chain { table: Table::Mangle, name, rules };

@@ -8,14 +8,10 @@
 //! Portals of mode userspace come before the rules of iptables mode, too. There the second step only
 //! takes the jumps to them out.
 
-use super::chains;
-use super::jumps::jumps;
 use super::saved::Saved;
 use super::{RuleSet, RuleSetSettings, Table};
 use crate::facts::BoundAddresses;
 use crate::hash::HashSet;
-use crate::mode::Mode;
-use crate::model::Family;
 
 /// Prefixes of the chains that iptables mode has for Services, all in nat. `KUBE-XLB-` is from before
 /// Kubernetes 1.24.
@@ -33,27 +29,23 @@ const PORTALS: [&str; 4] = [
 const ORIGINS: [&str; 2] = ["PREROUTING", "OUTPUT"];
 
 impl RuleSet {
-    /// The rules of a family in ipvs mode that are written while another mode's rules lead
-    /// connections: without the dispatch, and without what drops a load balancer's clients, which
-    /// iptables mode has by the same name with other rules.
+    /// These rules of IPVS mode without the dispatch, and without what drops a load balancer's clients.
     ///
     /// Until the dispatch is there, the node's own connections are led by rules and have a Service
     /// address as their source, because that is bound. They are masqueraded, or their answers would
     /// never come back.
     #[must_use]
-    pub fn before_dispatch(family: Family, settings: &RuleSetSettings) -> Self {
-        let mut chains = chains::chains(family, settings);
-        chains.retain(|chain| !is_of_dispatch(chain.table, chain.name));
-        for chain in chains.iter_mut().filter(|it| it.name == "KUBE-POSTROUTING") {
+    pub(crate) fn without_dispatch(mut self, settings: &RuleSetSettings) -> Self {
+        self.chains.retain(|chain| !is_of_dispatch(chain.table, chain.name));
+        for chain in self.chains.iter_mut().filter(|it| it.name == "KUBE-POSTROUTING") {
             let routes = settings.routes.clone();
             let bound = BoundAddresses { routes, ..BoundAddresses::default() };
             let settings = settings.clone().with_bound(Some(bound));
-            chain.rules.splice(0..0, settings.masquerading_bound(family));
+            chain.rules.splice(0..0, settings.masquerading_bound(self.family));
         }
-        let is_left = |jump: &&super::Jump| !is_of_dispatch(jump.table, jump.to);
-        let jumps = jumps(Mode::Ipvs).iter().filter(is_left).copied().collect();
-        let rule_set = Self::of_mode(Mode::Ipvs, family, chains, Vec::new());
-        Self { has_dispatch: false, jumps, ..rule_set }
+        self.jumps.retain(|jump| !is_of_dispatch(jump.table, jump.to));
+        // They are of the other mode's way.
+        Self { has_dispatch: false, superseded: &[], ..self }
     }
 
     /// The rules of iptables mode that are written while portals lead connections: the same, and the

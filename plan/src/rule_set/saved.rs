@@ -6,10 +6,9 @@ use std::fmt;
 use ipnet::IpNet;
 
 use super::dispatch;
-use super::jumps::{COPY_JUMPS, superseded_jumps};
-use super::{Chain, Jump, JumpDestination, RuleSet, Table};
+use super::{COPY_JUMPS, Chain, Jump, JumpDestination, RuleSet, Table};
 use crate::hash::HashMap;
-use crate::mode::Mode;
+use crate::mode::OtherRules;
 
 /// Differences between the rules that are there and those that should be.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -75,20 +74,19 @@ struct Words<'a> {
 pub(super) fn compare(rule_set: &RuleSet, saved: &Saved<'_>) -> Comparison {
     let is_missing = |jump: &&Jump| !saved.has((jump.table, jump.from), &jump.rule());
     let missing_jumps: Vec<Jump> = rule_set.jumps().iter().filter(is_missing).copied().collect();
-    // IPVS mode is come to in two steps, and kube-proxy's jumps are inserted into the same chains.
-    let misplaced_jumps = match rule_set.mode() {
-        Mode::Ipvs => saved.misplaced(rule_set.jumps(), &missing_jumps),
-        Mode::Iptables | Mode::Userspace => Vec::new(),
+    // Such a mode is come to in two steps, and kube-proxy's jumps are inserted into the same chains.
+    let led_by = rule_set.mode().properties().led_by;
+    let misplaced_jumps = if led_by == OtherRules::Any {
+        saved.misplaced(rule_set.jumps(), &missing_jumps)
+    } else {
+        Vec::new()
     };
     let is_there = |jump: &&Jump| saved.has((jump.table, jump.from), &jump.rule());
-    let is_of_ipvs = rule_set.mode() == Mode::Ipvs;
-    let is_superseding = |_: &&Jump| rule_set.has_dispatch() || !is_of_ipvs;
-    let superseded = superseded_jumps(rule_set.mode()).iter().filter(is_superseding);
     let copies = COPY_JUMPS.iter().filter(|_| !rule_set.spares_copies);
     let elsewhere = rule_set.jumps().iter().flat_map(|jump| saved.elsewhere(jump));
     let is_desired = |jump: &Jump| rule_set.jumps().contains(jump);
     let mut superseded_jumps: Vec<Jump> =
-        superseded.chain(copies).filter(is_there).copied().collect();
+        rule_set.superseded.iter().chain(copies).filter(is_there).copied().collect();
     for jump in elsewhere.filter(|jump| !is_desired(jump)) {
         if !superseded_jumps.contains(&jump) {
             superseded_jumps.push(jump);
@@ -96,12 +94,12 @@ pub(super) fn compare(rule_set: &RuleSet, saved: &Saved<'_>) -> Comparison {
     }
     let copies = |jump: Jump| std::iter::repeat_n(jump, saved.count(&jump));
     let superseded_jumps = superseded_jumps.into_iter().flat_map(copies).collect();
-    let mut portal_jumps = match rule_set.mode() {
-        Mode::Ipvs | Mode::Iptables => dispatch::portal_jumps(saved),
-        Mode::Userspace => Vec::new(),
+    let mut portal_jumps =
+        if led_by == OtherRules::None { Vec::new() } else { dispatch::portal_jumps(saved) };
+    let is_led_by_rules = match led_by {
+        OtherRules::Any => dispatch::is_led_by_rules(saved),
+        OtherRules::Portals | OtherRules::None => !portal_jumps.is_empty(),
     };
-    let is_led_by_rules =
-        if is_of_ipvs { dispatch::is_led_by_rules(saved) } else { !portal_jumps.is_empty() };
     if !rule_set.has_dispatch() {
         portal_jumps.clear();
     }

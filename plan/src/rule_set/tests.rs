@@ -1,4 +1,5 @@
 use super::*;
+use crate::backend::{former_jumps, jumps};
 use crate::facts::NodeFacts;
 use crate::hash::HashSet;
 use crate::model::Node;

@@ -1,6 +1,10 @@
+use std::net::IpAddr;
+
 use super::*;
+use crate::backend::userspace::jumps;
 use crate::hash::HashSet;
-use crate::rule_set::{JumpPlace, LocalTraffic};
+use crate::model::Family;
+use crate::rule_set::{Jump, JumpPlace, LocalTraffic, RuleSet, RuleSetSettings, Table};
 
 /// Chains and rules as `iptables-save` prints them, edited by hand.
 const IPV4: &str = include_str!("ipv4.rules");

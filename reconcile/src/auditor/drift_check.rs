@@ -12,9 +12,8 @@ use std::time::Duration;
 use plan::adoption::Unadopted;
 use plan::comparison::Part;
 use plan::hash::HashMap;
-use plan::mode::Mode;
 use plan::model::Family;
-use plan::op::Subject;
+use plan::op::{PartKind, Subject};
 use plan::sets::SetId;
 use tokio::time::Instant;
 
@@ -75,7 +74,7 @@ impl Expected {
     /// that is not due yet.
     fn suspects(&mut self, cx: &Context, writer: &Writer, found: &DriftCheck) -> Vec<Part> {
         let mut suspects = Vec::new();
-        if cx.balances_by(Mode::Ipvs) {
+        if cx.uses(PartKind::VirtualServers) {
             self.suspect_ipvs(cx, writer, found, &mut suspects);
         }
         self.suspect_rules(cx, writer, found, &mut suspects);
@@ -244,10 +243,7 @@ impl Auditor {
         self.sysctls.put_back(cx, std::mem::take(&mut found.sysctls)).await?;
         writer.check_schedulers(cx).await?;
         for part in suspects {
-            if let Part::RuleSet(family) = part
-                && cx.balances_by(Mode::Ipvs)
-            {
-                writer.begin_rule_repair(cx, family);
+            if writer.repairs_beside(cx, &part) {
                 continue;
             }
             if let Some(set) = large_set(&part, cx.planner.desired()) {

@@ -15,7 +15,6 @@ use std::time::Duration;
 use plan::chains::ChainOp;
 use plan::flows::FlowTargets;
 use plan::kernel_objects::Frontend;
-use plan::mode::Mode;
 use plan::model::{Family, Protocol};
 use plan::op::{Op, Subject};
 use plan::planner::Planner;
@@ -112,10 +111,12 @@ impl Flows {
         let mut targets = FlowTargets::default();
         if self.obstacle_due().is_none_or(|due| due <= now) && !self.pending.is_empty() {
             let led = LazyCell::new(|| still_led(planner, retry_queue));
-            let is_pending = |it: &Frontend| match planner.settings().mode {
-                Mode::Ipvs => is_pending(it, planner, retry_queue),
-                Mode::Iptables | Mode::Userspace => {
+            let leads_by_rules = planner.settings().mode.leads_by_rules();
+            let is_pending = |it: &Frontend| {
+                if leads_by_rules {
                     are_chains_pending(it, planner, retry_queue, &led)
+                } else {
+                    is_pending(it, planner, retry_queue)
                 }
             };
             for frontend in self.pending.iter().filter(|frontend| !is_pending(frontend)) {

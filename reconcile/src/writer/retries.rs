@@ -5,9 +5,8 @@ use std::sync::Arc;
 use plan::chains::ChainSubject;
 use plan::comparison::Part;
 use plan::kernel_objects::Frontend;
-use plan::mode::Mode;
 use plan::model::Family;
-use plan::op::{Op, Subject};
+use plan::op::{Op, PartKind, Subject};
 use plan::planner::Planner;
 use plan::virtual_server::DesiredFrontend;
 use tokio::time::Instant;
@@ -41,17 +40,15 @@ impl Writer {
         DueRetries { since: now, subjects }
     }
 
-    /// Returns the parts of the kernel that are to be compared before these retries. In ipvs mode rules are
-    /// repaired beside the loop, which begins here.
+    /// Returns the parts of the kernel that are to be compared before these retries. The repair of those that are
+    /// repaired beside the loop begins here.
     pub(crate) fn parts_to_compare(&mut self, cx: &mut Context, due: &DueRetries) -> Vec<Part> {
         let mut parts: Vec<Part> = Vec::new();
         for subject in &due.subjects {
-            match rests_on(&cx.planner, &self.retry_queue, subject) {
-                Some(Part::RuleSet(family)) if cx.balances_by(Mode::Ipvs) => {
-                    self.begin_rule_repair(cx, family);
-                }
-                Some(part) if !parts.contains(&part) => parts.push(part),
-                _ => {}
+            let part = rests_on(&cx.planner, &self.retry_queue, subject);
+            let Some(part) = part.filter(|part| !parts.contains(part)) else { continue };
+            if !self.repairs_beside(cx, &part) {
+                parts.push(part);
             }
         }
         parts
@@ -227,7 +224,7 @@ fn rests_on(planner: &Planner, retry_queue: &RetryQueue, subject: &Subject) -> O
 
 /// True if no Service asks for a frontend, so that it need not be read.
 fn is_unwanted(planner: &Planner, frontend: &Frontend) -> bool {
-    planner.settings().mode == Mode::Ipvs
+    planner.settings().mode.uses(PartKind::VirtualServers)
         && matches!(planner.desired().at(frontend), DesiredFrontend::Unclaimed)
 }
 

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use plan::comparison::Part;
 use plan::hash::HashSet;
 use plan::model::Family;
 use plan::op::{Op, Subject};
@@ -74,9 +75,19 @@ impl Writer {
         self.rule_repairs.under_way.is_some()
     }
 
+    /// Has a part of the kernel compared and repaired beside the loop if that is constant rules. Not where
+    /// chains are read after them. Returns false if the caller is to compare it.
+    pub(crate) fn repairs_beside(&mut self, cx: &Context, part: &Part) -> bool {
+        let Part::RuleSet(family) = part else { return false };
+        if !cx.leads_by_rules() {
+            self.begin_rule_repair(cx, *family);
+        }
+        !cx.leads_by_rules()
+    }
+
     /// Has a family's constant rules compared and repaired. The end is waited for by
     /// [`Writer::beside_ended`], and a retry of them with it.
-    pub(crate) fn begin_rule_repair(&mut self, cx: &Context, family: Family) {
+    fn begin_rule_repair(&mut self, cx: &Context, family: Family) {
         self.rule_repairs.begin(&cx.kernel, family);
         let subject = Subject::RuleSet(family);
         if self.retry_queue.contains(&subject) {

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::facts::{BoundAddresses, SynCopies};
-use crate::rule_set::{COPY_JUMPS, LocalTraffic, OptionalRules};
+use crate::rule_set::{COPY_JUMPS, LocalTraffic, OptionalRules, RuleSet};
 
 /// `iptables-save` and `ip6tables-save` after kube-proxy 1.36 in iptables mode, without chains and
 /// rules of Services.

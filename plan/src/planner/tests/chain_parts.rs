@@ -7,6 +7,7 @@ use super::*;
 use crate::chains::{ChainName, ChainOp, ChainScope};
 use crate::comparison::Reading;
 use crate::fixtures::number;
+use crate::mode::Mode;
 use crate::model::SlicePort;
 
 const ONE_PART: RoundLimit =

@@ -3,6 +3,7 @@
 use super::*;
 use crate::chains::{ChainId, ChainOp, ChainSubject, SharedChain};
 use crate::iptables::tail;
+use crate::mode::Mode;
 use crate::rule_set::Table;
 use crate::settings::NodePortAddresses;
 

@@ -3,6 +3,7 @@
 use super::*;
 use crate::claimants::Origin;
 use crate::endpoints::{Decision, Topology};
+use crate::mode::Mode;
 
 fn mk_cluster(policy: TrafficPolicy) -> Planner {
     let mut planner = mk_planner([local(&["192.0.2.1", "10.244.1.1"])]);

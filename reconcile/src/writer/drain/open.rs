@@ -10,7 +10,7 @@ use std::time::Duration;
 use plan::actual::ActualVirtualServer;
 use plan::hash::HashSet;
 use plan::kernel_objects::Frontend;
-use plan::mode::Mode;
+use plan::op::PartKind;
 use tokio::time::Instant;
 use tracing::info;
 
@@ -57,7 +57,7 @@ impl OpenCounts {
         let servers = seen.found.iter().flat_map(|(_, found)| found);
         let real_servers = servers.flat_map(|server| server.real_servers.values());
         let n_connections: u64 = real_servers.map(|found| found.connections).sum();
-        if cx.balances_by(Mode::Ipvs)
+        if cx.uses(PartKind::VirtualServers)
             || self.is_unreadable
             || n_connections == 0
             || n_connections.max(n_all) > MOST
