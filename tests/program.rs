@@ -43,6 +43,20 @@ fn it_tells_its_version_and_its_flags() {
 }
 
 #[test]
+fn the_examples_are_planned_without_a_kernel() {
+    let words = ["plan", "-f", "deploy/examples/", "--", "--hostname-override=node1"];
+    let output = run(&words);
+    let said = text(&output.stdout);
+    assert!(output.status.success(), "{}{said}", text(&output.stderr));
+    let line = said.lines().find(|it| it.contains(" virtual server TCP 10.96.0.10:80 ")).unwrap();
+    assert!(line.starts_with("add ") && line.ends_with("default/web"), "{line}");
+    assert!(said.contains("real server 10.244.2.11:5353 of UDP 10.96.0.53:53"), "{said}");
+    let missing = run(&["plan", "-f", "/nowhere.yaml"]);
+    assert!(missing.status.code() == Some(2), "{missing:?}");
+    assert!(text(&missing.stderr).contains("/nowhere.yaml"), "{missing:?}");
+}
+
+#[test]
 fn everything_that_is_wrong_with_the_settings_is_said_at_once() {
     let wrong = format!(
         "{HEAD}clusterCIDR: 10.0.0.0/99\noomScoreAdj: -2000\nbindAddress: nowhere\n\

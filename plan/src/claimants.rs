@@ -77,12 +77,6 @@ impl Claimants {
         self.owners.get(frontend)
     }
 
-    /// The Services that claim a frontend: its owner, then those that wait, in their order.
-    pub(crate) fn all(&self, frontend: &Frontend) -> impl Iterator<Item = &ServiceName> {
-        let waiting = self.waiting.get(frontend).into_iter().flatten();
-        self.owners.get(frontend).into_iter().chain(waiting.map(|rank| &rank.service))
-    }
-
     /// All frontends that a Service owns, in no order.
     pub(crate) fn frontends(&self) -> impl Iterator<Item = &Frontend> {
         self.owners.keys()

@@ -17,7 +17,7 @@ use crate::sets::{SetId, SetType};
 /// Capacity and number of entries of the kernel's sets: as they were read, and with what was
 /// written since then. Entries that other programs add or delete are not noticed until a set is
 /// read again.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 pub struct SetSizes(HashMap<SetId, KnownSize>);
 
 #[derive(Debug, Clone, Copy)]

@@ -34,7 +34,6 @@
 //!   is new of the reports on Services; [`problem`]: what is wrong with the input: planning
 //!   returns problems, and never fails;
 //! - [`hash`]: maps and sets of all this;
-//! - [`preview`]: a change that is not made, and what it would write;
 //! - [`trace`]: a packet's way by what is planned;
 //! - `memory`: a kernel in memory, for tests, with the feature `testing`.
 
@@ -67,7 +66,6 @@ pub mod order;
 pub(crate) mod parts;
 pub mod planner;
 pub(crate) mod pod_networks;
-pub mod preview;
 pub mod problem;
 pub(crate) mod reports;
 pub mod routes;

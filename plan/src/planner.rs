@@ -1,11 +1,11 @@
 //! Ties the parts together: events in, operations out.
 
 mod chains;
-mod excerpt;
 mod explained;
 mod hand_drains;
 mod ipvs;
 mod node_ports;
+mod owners;
 mod service_routes;
 mod stateless;
 #[cfg(test)]

@@ -2,7 +2,6 @@
 
 mod api_server;
 mod contention;
-mod excerpt;
 mod in_use;
 mod index;
 mod queue;
@@ -28,7 +27,6 @@ use crate::sets::{SetId, SetKind};
 use crate::settings::Settings;
 use crate::userspace::{self, ProxyPortId, ProxyPortState, ProxyPorts};
 use api_server::ApiServer;
-pub use excerpt::ServiceInput;
 use in_use::inside;
 use index::Index;
 use queue::Queue;
@@ -61,7 +59,7 @@ pub struct Store {
 }
 
 /// Objects that there are under a Service's name. Slices may come before their Service.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 struct Record {
     service: Option<Box<Service>>,
     /// In the order of their names. Most Services have one, for which a map would take ten times
@@ -478,6 +476,14 @@ impl Store {
     pub fn n_services_of(&self, family: Family) -> usize {
         let counts = Family::BOTH.into_iter().zip(self.n_clustered);
         counts.filter(|(it, _)| *it == family).map(|(_, count)| count).sum()
+    }
+
+    /// True if a slice says that an address is of an endpoint on this node.
+    pub(crate) fn has_endpoint_on(&self, node: &str, address: IpAddr) -> bool {
+        let slices = self.records.values().flat_map(|record| &record.slices);
+        slices
+            .flat_map(|slice| &slice.endpoints)
+            .any(|endpoint| endpoint.address == address && endpoint.node.as_deref() == Some(node))
     }
 
     /// True if a Service waits to be compiled again.

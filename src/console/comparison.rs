@@ -7,6 +7,7 @@
 use std::cell::LazyCell;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -89,6 +90,8 @@ pub enum ComparisonError {
     #[error(transparent)]
     Unreadable(#[from] ReadError),
 }
+
+type ServicesByAddress = HashMap<IpAddr, BTreeSet<ServiceName>>;
 
 /// Most differences that are kept.
 pub const MOST_DIFFERENCES: usize = 10_000;
@@ -323,12 +326,11 @@ impl Outline {
     fn conclude(&self, gathered: Gathered) -> Compared {
         let by_address = LazyCell::new(|| services_by_address(self.owners.iter()));
         let differences = gathered.found.into_iter().map(|(difference, described)| {
-            let services = match difference.op.subject() {
-                _ if described.desired.is_none() => Vec::new(),
-                Subject::Address(address) | Subject::Entry(_, Entry::Address(address)) => {
-                    by_address.get(&address).into_iter().flatten().cloned().collect()
+            let services = match described.desired {
+                None => Vec::new(),
+                Some(_) => {
+                    services_of(&difference.op.subject(), difference.service.as_ref(), &by_address)
                 }
-                _ => difference.service.clone().into_iter().collect(),
             };
             Found { difference, described, services }
         });
@@ -427,11 +429,26 @@ impl Found {
     }
 }
 
+/// Returns the Services that ask for an operation's subject: those with a frontend at its address, or the one
+/// that owns it.
+pub(super) fn services_of(
+    subject: &Subject,
+    owner: Option<&ServiceName>,
+    by_address: &impl Deref<Target = ServicesByAddress>,
+) -> Vec<ServiceName> {
+    match subject {
+        Subject::Address(address) | Subject::Entry(_, Entry::Address(address)) => {
+            by_address.get(address).into_iter().flatten().cloned().collect()
+        }
+        _ => owner.cloned().into_iter().collect(),
+    }
+}
+
 /// Returns the Services that have a frontend at each address.
 pub(super) fn services_by_address<'a>(
     owners: impl Iterator<Item = (&'a Frontend, &'a ServiceName)>,
-) -> HashMap<IpAddr, BTreeSet<ServiceName>> {
-    let mut services = HashMap::<IpAddr, BTreeSet<ServiceName>>::default();
+) -> ServicesByAddress {
+    let mut services = ServicesByAddress::default();
     for (frontend, service) in owners {
         services.entry(frontend.address).or_default().insert(service.clone());
     }

@@ -11,10 +11,9 @@
 //! - `commands` has one module for each command: its arguments, what it asks, and how people read it;
 //! - `client` finds the program and asks it; `output` writes tables, colours and JSON, `harmless` escapes what
 //!   a terminal would obey; `outcome` has the exit codes;
-//! - `comparison` reads the kernel and compares it with the plan; `rehearsal` plans a change that is not
-//!   made, and `present` completes its manifests; `words` has operations in words;
+//! - `comparison` reads the kernel and compares it with the plan; `words` has operations in words;
 //! - `pods` has the source look for a Pod that is named;
-//! - `offline` does the same without a running program;
+//! - `offline` compares without a running program, and plans manifests without a kernel;
 //! - `journal` remembers what was done lately, as long as the program lives; `lately` counts repairs, and
 //!   `log` keeps the log's last lines;
 //! - `page` shows answers to a browser, on the metrics server.
@@ -37,8 +36,6 @@ pub mod outcome;
 pub mod output;
 pub mod page;
 pub mod pods;
-pub mod present;
-pub mod rehearsal;
 pub mod server;
 pub mod words;
 

@@ -1,23 +1,20 @@
 //! The plan and the kernel without a running program: as a program with these flags would find them at
-//! its start.
+//! its start. Of manifests, the plan alone: no kernel is read.
 
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use ::plan::event::Event;
-use ::plan::model::ServiceName;
-use ::plan::planner::Planner;
-use ::plan::preview::Previewed;
+use ::plan::planner::{self, Planner};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::answers::diff::Diff;
-use super::answers::plan::{self, PlanRequest, Planned};
 use super::answers::takeover::Takeover;
 use super::comparison::{Compared, Comparison, Plan};
 use super::outcome::Failure;
-use super::present::Change;
-use super::rehearsal::Rehearsed;
 use crate::cleanup::left;
 use crate::config::Configuration;
 use crate::host::foresight;
@@ -25,7 +22,7 @@ use crate::host::survey::sysctls_to_set;
 use crate::kernel::ReadError;
 use crate::kernel::reader::KernelReader;
 use crate::source::kubernetes::{self, Kubernetes};
-use crate::source::manifests::Manifests;
+use crate::source::manifests::{FileChange, FileName, Folder, FolderScan, Manifests};
 use crate::source::{Options, SourceEvent};
 
 /// Longest time for the source to deliver everything.
@@ -33,6 +30,12 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// Events that the source may be ahead.
 const QUEUE: usize = 1_024;
+
+/// Name that stands for the standard input.
+const STDIN: &str = "-";
+
+/// Extensions of the manifests in a folder.
+const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
 
 /// A node as a program would find it at its start.
 #[derive(Debug)]
@@ -42,6 +45,69 @@ pub struct Node {
     events: Vec<Event>,
     reader: KernelReader,
     notes: Vec<String>,
+}
+
+/// Manifests as they are planned on a node without a kernel.
+#[derive(Debug)]
+pub struct PlannedManifests {
+    pub planner: Planner,
+    /// Result of planning all of them at once.
+    pub plan: planner::Plan,
+    /// True if the node's own Node is among them: its addresses are the node's.
+    pub has_node: bool,
+    /// Problems of the manifests.
+    pub warnings: Vec<String>,
+}
+
+impl PlannedManifests {
+    /// Plans files, and the manifests of folders, for a configuration. `-` is the standard input.
+    ///
+    /// # Errors
+    /// When one of them cannot be read.
+    pub fn read(paths: &[PathBuf], configuration: Configuration) -> Result<Self, Failure> {
+        let mut changes: Vec<(FileName, FileChange)> = Vec::new();
+        for path in paths {
+            let read = contents(path).map_err(|error| {
+                Failure::Asked(format!("cannot read the manifests in {}: {error}", path.display()))
+            });
+            changes.extend(read?);
+        }
+        let mut folder = Folder::new("", &options(&configuration));
+        let FolderScan { events, warnings } = folder.apply(changes);
+        let mut planner = Planner::new(configuration.settings);
+        let mut has_node = false;
+        for event in events {
+            if let Event::NodeApplied(node) = &event {
+                has_node = true;
+                planner.apply(Event::LocalAddresses(node.addresses.clone()));
+            }
+            planner.apply(event);
+        }
+        let plan = planner.plan();
+        let warnings = warnings.iter().map(ToString::to_string).collect();
+        Ok(Self { planner, plan, has_node, warnings })
+    }
+}
+
+/// Returns the contents of a file, or of a folder's manifests in the order of their names.
+fn contents(path: &Path) -> std::io::Result<Vec<(FileName, FileChange)>> {
+    if path == Path::new(STDIN) {
+        let mut content = Vec::new();
+        std::io::stdin().read_to_end(&mut content)?;
+        return Ok(vec![("stdin".into(), FileChange::Read(content))]);
+    }
+    let mut files = vec![path.to_owned()];
+    if path.is_dir() {
+        let entries = std::fs::read_dir(path)?.map(|entry| entry.map(|it| it.path()));
+        files = entries.collect::<Result<_, _>>()?;
+        files.retain(|it| it.extension().is_some_and(|it| EXTENSIONS.iter().any(|ext| it == *ext)));
+        files.sort();
+    }
+    let read = files.into_iter().map(|file| {
+        let content = std::fs::read(&file)?;
+        Ok((file.display().to_string().into(), FileChange::Read(content)))
+    });
+    read.collect()
 }
 
 impl Node {
@@ -68,33 +134,6 @@ impl Node {
         Ok(Self { configuration, events, reader, notes })
     }
 
-    /// Returns what a request would change.
-    ///
-    /// # Errors
-    /// When a manifest cannot be read.
-    pub fn plan(self, request: &PlanRequest) -> Result<Planned, Failure> {
-        let manifests = plan::read(request)?;
-        let (before, mut after) = (self.planner(), self.planner());
-        let change = if request.delete {
-            manifests.deleted()
-        } else {
-            let there = |name: ServiceName| {
-                let service = before.service(&name)?.clone();
-                Some((name, service))
-            };
-            let present = manifests.services().into_iter().filter_map(there).collect();
-            manifests.applied(&present, &self.configuration.settings.scheduler)
-        };
-        let Change { events, notes, warnings } = change;
-        let concerned = events.iter().filter_map(|event| before.concerned_by(event));
-        let concerned = concerned.flatten().collect();
-        events.into_iter().for_each(|event| after.apply(event));
-        let planned = after.plan();
-        let ops = planned.ops.clone();
-        let rehearsed = Rehearsed::new(Previewed { plan: planned, before, after }, ops, concerned);
-        Ok(Planned::new(rehearsed, [self.notes, notes].concat(), warnings))
-    }
-
     /// Returns what a takeover would change.
     pub fn takeover(mut self) -> Result<Takeover, Failure> {
         let mode = self.configuration.settings.mode;
@@ -118,24 +157,27 @@ impl Node {
 
     /// Compares the kernel with the plan.
     fn compared(self) -> Result<Compared, Failure> {
-        let plan = Plan::AtStart(Box::new(self.planner()));
+        let mut planner = Planner::new(self.configuration.settings.clone());
+        self.events.into_iter().for_each(|event| planner.apply(event));
+        drop(planner.plan());
+        let plan = Plan::AtStart(Box::new(planner));
         let sysctls = sysctls_to_set(&self.configuration);
         let compared = runtime()?.block_on(Comparison::new(plan, self.reader).run());
         let compared = compared.map_err(|error| Failure::Unanswered(error.to_string()))?;
         Ok(compared.with_sysctls(sysctls))
     }
-
-    /// Returns a planner that has planned everything.
-    fn planner(&self) -> Planner {
-        let mut planner = Planner::new(self.configuration.settings.clone());
-        self.events.iter().for_each(|event| planner.apply(event.clone()));
-        drop(planner.plan());
-        planner
-    }
 }
 
 fn unread_part(error: &ReadError) -> Failure {
     Failure::Unanswered(error.to_string())
+}
+
+fn options(configuration: &Configuration) -> Options {
+    Options {
+        node_name: Arc::clone(&configuration.settings.node_name),
+        scheduler: configuration.settings.scheduler.clone(),
+        follow_nodes: configuration.follow_nodes,
+    }
 }
 
 fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
@@ -146,11 +188,7 @@ fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
 /// Returns everything that the source delivers until it is complete.
 fn delivered(configuration: &Configuration) -> Result<Vec<SourceEvent>, Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::Unanswered(error.to_string());
-    let options = Options {
-        node_name: Arc::clone(&configuration.settings.node_name),
-        scheduler: configuration.settings.scheduler.clone(),
-        follow_nodes: configuration.follow_nodes,
-    };
+    let options = options(configuration);
     let runtime = runtime()?;
     let delivered = runtime.block_on(async {
         let (sink, mut events) = mpsc::channel(QUEUE);

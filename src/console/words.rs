@@ -2,14 +2,13 @@
 
 use std::borrow::Cow;
 
-use plan::actual::{ActualRealServer, ActualVirtualServer};
+use plan::actual::ActualVirtualServer;
 use plan::chains::ChainOp;
 use plan::comparison::Reading;
 use plan::hash::HashMap;
 use plan::kernel_objects::{Frontend, LINK, VirtualServer};
 use plan::op::{Op, Subject};
 use plan::routes::RouteOp;
-use plan::virtual_server::DesiredFrontend;
 use serde::{Deserialize, Serialize};
 
 use crate::kernel::sysctl::Sysctl;
@@ -166,18 +165,6 @@ pub(super) fn describe_sysctls(
     })
 }
 
-/// Returns the virtual server of a frontend as a kernel has it that is as desired.
-#[must_use]
-pub fn as_desired(desired: DesiredFrontend<'_>) -> Option<ActualVirtualServer> {
-    let DesiredFrontend::Open(server, real_servers) = desired else { return None };
-    let real = real_servers.iter().map(|real| {
-        let found =
-            ActualRealServer { weight: real.weight, plain: true, deadline: None, connections: 0 };
-        (real.socket(), found)
-    });
-    Some(ActualVirtualServer { server: Some(server.clone()), real_servers: real.collect() })
-}
-
 fn describe_chain(change: &ChainOp, beside: &Beside<'_>) -> Described {
     let chain = plan::chains::ChainSubject::Chain(change.chain());
     let rule = || format!("rule of {chain}");
@@ -243,6 +230,7 @@ fn balancing(server: Option<&VirtualServer>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use plan::actual::ActualRealServer;
     use plan::kernel_objects::RealServer;
     use plan::model::Protocol;
     use plan::scheduler::SchedulerName;
@@ -294,16 +282,5 @@ mod tests {
             words(&Op::BindAddress([10, 96, 0, 1].into()), &found),
             "Add address 10.96.0.1 on kube-ipvs0: - > there"
         );
-    }
-
-    #[test]
-    fn what_is_desired_now_is_what_a_change_finds() {
-        let (server, real_servers) = (server(), [real(3)]);
-        let found = as_desired(DesiredFrontend::Open(&server, &real_servers)).unwrap();
-        assert_eq!(
-            words(&Op::RemoveRealServer(frontend(), real(1).socket()), &found),
-            "Remove real server 10.244.0.1:8080 of TCP 10.96.0.1:80: weight 3 > -"
-        );
-        assert_eq!(as_desired(DesiredFrontend::Closed), None);
     }
 }

@@ -2,4 +2,3 @@
 
 mod diff;
 mod journal;
-mod plan;

@@ -346,11 +346,6 @@ impl DesiredChains {
         kept.flat_map(|kept| &kept.claims).map(|claim| claim.frontend)
     }
 
-    /// The Services that claim a frontend: its owner, then those that wait, in their order.
-    pub(crate) fn claimants_of(&self, frontend: &Frontend) -> impl Iterator<Item = &ServiceName> {
-        self.claimants.all(frontend)
-    }
-
     /// The Service that asks for a chain, or for a rule of a shared chain. None: no Service does, or
     /// it is a shared chain as a whole, or one of its last rules.
     pub(crate) fn owner_of(&self, subject: &ChainSubject) -> Option<&ServiceName> {

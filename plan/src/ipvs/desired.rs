@@ -118,19 +118,9 @@ impl Desired {
         self.claimants.owner(frontend)
     }
 
-    /// The Services that claim a frontend: its owner, then those that wait, in their order.
-    pub(crate) fn claimants_of(&self, frontend: &Frontend) -> impl Iterator<Item = &ServiceName> {
-        self.claimants.all(frontend)
-    }
-
     /// Number of Services and frontends that need an address.
     pub(crate) fn n_users_of_address(&self, address: IpAddr) -> u32 {
         self.addresses.count(&address)
-    }
-
-    /// Number of Services and frontends that need an entry of a set.
-    pub(crate) fn n_users_of_entry(&self, set: SetId, entry: &Entry) -> u32 {
-        self.entries.get(&set).map_or(0, |entries| entries.count(entry))
     }
 
     /// True if `kube-ipvs0` should have this address.

@@ -6,7 +6,6 @@ use std::net::IpAddr;
 use super::Planner;
 use crate::actual::{Actual, ActualSet, ActualVirtualServer, ListedVirtualServer};
 use crate::adoption::Unadopted;
-use crate::capacity::Capacity;
 use crate::hash::HashSet;
 use crate::ipvs::compile::{Compiled, compile};
 use crate::ipvs::desired::Changes;
@@ -224,18 +223,5 @@ impl Planner {
     /// Takes note of an operation that was carried out.
     pub fn carried_out(&mut self, op: &Op) {
         self.set_sizes.carried_out(op);
-    }
-
-    /// Returns the number of entries that a set may hold, as far as we know.
-    #[must_use]
-    pub fn capacity(&self, set: SetId) -> Capacity {
-        self.set_sizes.capacity(set)
-    }
-
-    /// Returns the number of entries that the kernel has in a set, those of others included: as it
-    /// was read, and with what was written since then.
-    #[must_use]
-    pub fn n_entries_there(&self, set: SetId) -> usize {
-        self.set_sizes.n_entries(set)
     }
 }

@@ -7,7 +7,7 @@ use super::Store;
 use crate::model::{Family, ServiceName};
 
 /// The two that say where the API server is.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 pub(super) struct ApiServer {
     /// The configuration of this node: a kubeconfig, or the pod's environment.
     configured: Vec<SocketAddr>,

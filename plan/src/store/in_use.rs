@@ -135,17 +135,6 @@ impl Store {
         }
         services
     }
-
-    /// Returns the Services that depend on the endpoints of a slice because these are inside the networks
-    /// of short circuits.
-    pub(super) fn depending_on_slice(
-        &self,
-        slice: Option<&EndpointSlice>,
-        settings: &Settings,
-    ) -> Vec<ServiceName> {
-        let addresses = inside(slice, settings).into_iter();
-        addresses.flat_map(|address| self.depending_on(address, settings)).collect()
-    }
 }
 
 /// Returns the endpoints of a slice inside the networks of short circuits. Most clusters have none.

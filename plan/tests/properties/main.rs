@@ -7,7 +7,6 @@
 mod chains;
 mod damage;
 mod explained;
-mod preview;
 mod service_routes;
 mod userspace;
 mod world;
@@ -274,8 +273,8 @@ proptest! {
                 }
             }
             for (set, there) in &pair.kernel.actual().sets {
-                prop_assert_eq!(pair.planner.capacity(*set), there.capacity);
-                prop_assert_eq!(pair.planner.n_entries_there(*set), there.n_entries());
+                prop_assert_eq!(pair.planner.set_sizes().capacity(*set), there.capacity);
+                prop_assert_eq!(pair.planner.set_sizes().n_entries(*set), there.n_entries());
                 if set.set_type() != SetType::BitmapPort {
                     prop_assert_eq!(there.capacity.grown_for(there.n_entries()), None);
                 }

@@ -34,8 +34,8 @@ use serde::{Deserialize, Serialize};
 use super::{API_VERSION, Desk};
 use crate::reconcile::inquiry::LoopGone;
 
-/// Longest body of a request: manifests.
-const LONGEST_BODY: usize = 4 << 20;
+/// Longest body of a request: an order.
+const LONGEST_BODY: usize = 64 << 10;
 
 /// Most names that are offered instead of one that is not there.
 const MOST_NEAR: usize = 3;
@@ -91,7 +91,6 @@ pub(super) fn router(desk: Arc<Desk>) -> Router {
         .route("/v1/service", get(service::answer))
         .route("/v1/explain", get(explain::answer))
         .route("/v1/diff", get(diff::answer))
-        .route("/v1/plan", post(plan::answer))
         .route("/v1/drains", get(drains::answer))
         .route("/v1/drain", post(drains::begin))
         .route("/v1/undrain", post(drains::end))

@@ -1,54 +1,26 @@
-//! `/v1/plan`: what applying or deleting manifests would change on this node.
+//! Operations in words, and the plan of manifests. No running program makes them.
 
-use std::sync::Arc;
-
-use axum::extract::State;
 use plan::model::ServiceName;
-use plan::scheduler::SchedulerName;
 use serde::{Deserialize, Serialize};
 
-use super::question::JsonBody;
-use super::{Answer, Content, FailureAnswer, Reason};
-use crate::console::Desk;
-use crate::console::present::{Change, Manifests};
-use crate::console::rehearsal::{self, Rehearsal, RehearsalError, Rehearsed};
-use crate::console::words::{Described, Effect};
-use crate::reconcile::inquiry::Inquiries;
+use super::Content;
+use crate::console::comparison::{services_by_address, services_of};
+use crate::console::offline::PlannedManifests;
+use crate::console::words::{Beside, Described, Effect, describe};
 
-/// Most operations in an answer.
-const MOST: usize = 10_000;
-
-/// Manifests that are to be planned, and not applied.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct PlanRequest {
-    pub manifests: Vec<Manifest>,
-    /// True if their objects are deleted instead of applied.
-    #[serde(default)]
-    pub delete: bool,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Manifest {
-    /// Name of its file, for messages.
-    pub name: String,
-    /// Its text: YAML or JSON.
-    pub text: String,
-}
-
-/// Result of planning a change that is not made.
+/// What a node without state of Services would write for manifests.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Planned {
-    /// The Services that the change is about.
-    pub services: Vec<String>,
-    /// Operations, in the order in which they would be written.
+    /// Mode that would serve.
+    pub mode: String,
+    /// Name of the node.
+    pub node: String,
+    /// The planner's operations, in order.
     pub operations: Vec<PlannedOperation>,
-    /// Number of further operations.
-    pub omitted: usize,
-    /// Fields that were filled in, objects that were left out, and facts that are not known.
+    /// Facts that are not known.
     pub notes: Vec<String>,
-    /// Problems of the manifests, and of the Services as they would be.
+    /// Problems of the manifests, and of their Services.
     pub warnings: Vec<String>,
 }
 
@@ -59,79 +31,47 @@ pub struct PlannedOperation {
     /// Effect on the object.
     pub effect: Effect,
     pub object: String,
-    /// State as planned now; none: nothing.
+    /// State that there is; none: nothing.
     pub found: Option<String>,
-    /// State with the change; none: nothing.
+    /// State that is desired; none: nothing.
     pub desired: Option<String>,
     /// The Services that it is for.
     pub services: Vec<String>,
     pub operation: String,
 }
 
-pub(super) async fn answer(
-    State(desk): State<Arc<Desk>>,
-    JsonBody(request): JsonBody<PlanRequest>,
-) -> Result<Answer<Planned>, FailureAnswer> {
-    plan(&desk.inquiries, &desk.settings.scheduler, &request).await.map(Answer::new)
-}
-
-/// Plans what a request is about. `scheduler`: that of Services that choose none.
-///
-/// # Errors
-/// When the manifests cannot be read, or the loop does not answer.
-pub async fn plan(
-    inquiries: &Inquiries,
-    scheduler: &SchedulerName,
-    request: &PlanRequest,
-) -> Result<Planned, FailureAnswer> {
-    let manifests = read(request)?;
-    let change = if request.delete {
-        manifests.deleted()
-    } else {
-        let present = rehearsal::present(inquiries, &manifests.services()).await?;
-        manifests.applied(&present, scheduler)
-    };
-    let Change { events, notes, warnings } = change;
-    let rehearsed = rehearsal::rehearse(inquiries, events).await?;
-    Ok(Planned::new(rehearsed, notes, warnings))
-}
-
-/// Reads the manifests of a request.
-pub fn read(request: &PlanRequest) -> Result<Manifests, FailureAnswer> {
-    let mut manifests = Manifests::default();
-    for Manifest { name, text } in &request.manifests {
-        let read = manifests.read(name, text);
-        read.map_err(|problem| FailureAnswer::new(Reason::BadRequest, problem))?;
-    }
-    Ok(manifests)
-}
-
 impl Content for Planned {
     const KIND: &'static str = "Plan";
 }
 
-impl Planned {
-    /// Returns the answer for a rehearsal.
-    #[must_use]
-    pub fn new(rehearsed: Rehearsed, notes: Vec<String>, mut warnings: Vec<String>) -> Self {
-        let Rehearsed { mut operations, services, problems } = rehearsed;
+impl From<PlannedManifests> for Planned {
+    fn from(planned: PlannedManifests) -> Self {
+        let PlannedManifests { planner, plan, has_node, mut warnings } = planned;
+        let (settings, desired) = (planner.settings(), planner.desired());
+        let frontends = desired.frontends();
+        let by_address =
+            services_by_address(frontends.filter_map(|at| Some((at, desired.owner(at)?))));
+        let mut ops = plan.ops;
+        planner.insert_growth(&mut ops);
+        let operations = ops.iter().map(|op| {
+            let subject = op.subject();
+            let services = services_of(&subject, planner.owner_of(&subject), &&by_address);
+            PlannedOperation::new(op.to_string(), describe(op, &Beside::default()), &services)
+        });
+        let problems = plan.problems.into_iter().flat_map(|(service, problems)| {
+            problems.into_iter().map(move |problem| format!("{service}: {problem}"))
+        });
         warnings.extend(problems);
-        let omitted = operations.len().saturating_sub(MOST);
-        operations.truncate(MOST);
+        let node = settings.node_name.to_string();
+        let unknown =
+            format!("no Node {node} is among the manifests, so no address of the node is known");
         Self {
-            services: services.iter().map(ToString::to_string).collect(),
-            operations: operations.into_iter().map(PlannedOperation::from).collect(),
-            omitted,
-            notes,
+            mode: settings.mode.to_string(),
+            node,
+            operations: operations.collect(),
+            notes: if has_node { Vec::new() } else { vec![unknown] },
             warnings,
         }
-    }
-}
-
-impl From<Rehearsal> for PlannedOperation {
-    fn from(rehearsal: Rehearsal) -> Self {
-        let Rehearsal { op, described, services } = rehearsal;
-        Self::new(op.to_string(), described, &services)
     }
 }
 
@@ -147,17 +87,5 @@ impl PlannedOperation {
             services: services.iter().map(ToString::to_string).collect(),
             operation,
         }
-    }
-}
-
-impl From<RehearsalError> for FailureAnswer {
-    fn from(error: RehearsalError) -> Self {
-        let reason = match error {
-            RehearsalError::TooMany => Reason::BadRequest,
-            RehearsalError::LoopGone(_)
-            | RehearsalError::NotInSync
-            | RehearsalError::Panicked(_) => Reason::Unavailable,
-        };
-        Self::new(reason, error.to_string())
     }
 }

@@ -42,7 +42,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
         let path = request.uri().path().to_owned();
         let body = Bytes::from_request(request, state).await.map_err(|rejection| {
             let why = if rejection.into_response().status() == StatusCode::PAYLOAD_TOO_LARGE {
-                format!("it has more than {} MiB, the most that is taken", LONGEST_BODY >> 20)
+                format!("it has more than {} KiB, the most that is taken", LONGEST_BODY >> 10)
             } else {
                 "it ended too early".to_owned()
             };
@@ -103,13 +103,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_of_more_than_4_mib_is_refused() {
+    async fn a_request_of_more_than_64_kib_is_refused() {
         let mut body = b"{\"limit\": 3}".to_vec();
         body.resize(LONGEST_BODY, b' ');
         assert_eq!(said("POST", "/some", body.clone()).await.0, StatusCode::OK);
         body.push(b' ');
         let (status, said) = said("POST", "/some", body).await;
         assert_eq!(status, StatusCode::BAD_REQUEST);
-        assert!(said.contains("more than 4 MiB"), "{said}");
+        assert!(said.contains("more than 64 KiB"), "{said}");
     }
 }

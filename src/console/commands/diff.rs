@@ -117,10 +117,7 @@ fn takeover_text(takeover: &Takeover) -> String {
     for note in &takeover.notes {
         text += &format!("{}: {note}\n", notable("Note"));
     }
-    if !takeover.operations.is_empty() {
-        text += &operations_text(&takeover.operations, takeover.omitted);
-    }
-    text
+    text + &operations_text(&takeover.operations, takeover.omitted)
 }
 
 fn row(line: &DiffLine) -> [String; 6] {

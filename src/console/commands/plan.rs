@@ -1,75 +1,39 @@
-//! `kube-ipvs plan`: a change that is not made.
+//! `kube-ipvs plan`: what manifests would be on a node.
 
-use std::fs;
-use std::io::Read as _;
+use std::path::PathBuf;
 
 use clap::Args;
 
 use super::source::SourceArguments;
 use super::{Session, written};
-use crate::console::answers::plan::{Manifest, PlanRequest, Planned, PlannedOperation};
-use crate::console::offline::Node;
+use crate::console::answers::plan::{Planned, PlannedOperation};
+use crate::console::offline::PlannedManifests;
 use crate::console::outcome::{Failure, Verdict};
 use crate::console::output::{bad, good, notable, table};
 use crate::console::words::Effect;
 use crate::syntax::counted::counted;
 
-/// Largest size of all manifests together.
-const LARGEST: usize = 3 << 20;
-
-/// Name that stands for the standard input.
-const STDIN: &str = "-";
-
-/// Shows what applying manifests would change on this node, and changes nothing
+/// Plans manifests on any machine: shows the operations on the kernel, and carries none out
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
-#[command(after_help = "Example: kubectl kustomize . | kube-ipvs plan -f -\n\n\
-    Services keep what the cluster gave them, such as cluster addresses and node ports. The exit code \
-    is 0, whether something would change or not.\n\n\
-    Example without a running program: kube-ipvs plan -f web.yaml -- --manifests=/etc/services")]
+#[command(
+    after_help = "Example: kube-ipvs plan -f deploy/examples/ -- --hostname-override=node1\n\n\
+    It asks no running program and reads no kernel. The node's addresses are those of its Node, if that \
+    is among the manifests. The exit code is 1 if something of the manifests cannot be used."
+)]
 pub struct Arguments {
-    /// Files with Services and EndpointSlices, YAML or JSON; - is the standard input
+    /// Files and folders with Services, EndpointSlices and Nodes, YAML or JSON; - is the standard input
     #[arg(short, long = "filename", value_name = "FILE", required = true, num_args = 1..)]
-    files: Vec<String>,
-    /// Plans what deleting the objects would change, instead of applying them
-    #[arg(long)]
-    delete: bool,
+    files: Vec<PathBuf>,
     #[command(flatten)]
     source: SourceArguments,
 }
 
 pub(super) fn run(arguments: &Arguments, session: &mut Session) -> Result<Verdict, Failure> {
-    let request = PlanRequest { manifests: read(&arguments.files)?, delete: arguments.delete };
-    let planned: Planned = if arguments.source.is_given() {
-        Node::read(arguments.source.configuration()?)?.plan(&request)?
-    } else {
-        session.client()?.post("/v1/plan", &request)?
-    };
-    written(session.output.show(planned, text))?;
-    Ok(Verdict::Yes)
-}
-
-fn read(files: &[String]) -> Result<Vec<Manifest>, Failure> {
-    let mut manifests = Vec::with_capacity(files.len());
-    let mut left = LARGEST;
-    for file in files {
-        let text = if file == STDIN {
-            let mut text = String::new();
-            let mut stdin = std::io::stdin().take(LARGEST as u64 + 1);
-            stdin.read_to_string(&mut text).map(|_| text)
-        } else {
-            fs::read_to_string(file)
-        };
-        let text = text.map_err(|error| Failure::Asked(format!("cannot read {file}: {error}")))?;
-        left = left.checked_sub(text.len()).ok_or_else(|| {
-            let mebibytes = LARGEST >> 20;
-            Failure::Asked(format!(
-                "the manifests have more than {mebibytes} MiB up to {file}; plan fewer at once"
-            ))
-        })?;
-        let name = if file == STDIN { "stdin".to_owned() } else { file.clone() };
-        manifests.push(Manifest { name, text });
-    }
-    Ok(manifests)
+    let configuration = arguments.source.configuration()?;
+    let manifests = PlannedManifests::read(&arguments.files, configuration)?;
+    let verdict = Verdict::from(manifests.warnings.is_empty());
+    written(session.output.show(Planned::from(manifests), text))?;
+    Ok(verdict)
 }
 
 fn text(planned: &Planned) -> String {
@@ -80,14 +44,14 @@ fn text(planned: &Planned) -> String {
     for note in &planned.notes {
         text += &format!("{}: {note}\n", notable("Note"));
     }
-    if planned.operations.is_empty() {
-        return text + "nothing would change on this node\n";
-    }
-    text + &operations_text(&planned.operations, planned.omitted)
+    text + &operations_text(&planned.operations, 0)
 }
 
-/// Returns a table of operations, and the number of those that it has not.
+/// Returns a table of operations, and the number of those that it has not. None: no text.
 pub(super) fn operations_text(operations: &[PlannedOperation], omitted: usize) -> String {
+    if operations.is_empty() {
+        return String::new();
+    }
     let headings = ["CHANGE", "OBJECT", "FROM", "TO", "FOR"];
     let text = table(&headings, operations.iter().map(row));
     match omitted {
@@ -119,7 +83,7 @@ fn row(operation: &PlannedOperation) -> [String; 5] {
 
 /// Returns the beginning of a text that is wider than this: a rule would push the other columns out of a
 /// terminal. JSON has all of it.
-pub(super) fn narrow(text: &str, most: usize) -> String {
+fn narrow(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
         None => text.to_owned(),
@@ -128,53 +92,84 @@ pub(super) fn narrow(text: &str, most: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
+    use crate::config::Configuration;
+
+    const WEB: &str = r#"
+{apiVersion: v1, kind: Service, metadata: {name: web}, spec: {clusterIPs: [10.96.0.10],
+  ipFamilies: [IPv4], type: NodePort, ports: [{name: http, port: 80, nodePort: 30080}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: http, port: 8080}]
+endpoints: [{addresses: [10.244.1.11]}]
+"#;
+    const NODE: &str = "{apiVersion: v1, kind: Node, metadata: {name: n1}, \
+        status: {addresses: [{type: InternalIP, address: 192.168.0.1}]}}";
+
+    fn plan(files: &[(&str, &str)], flags: &[&str]) -> Planned {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            fs::write(folder.path().join(name), text).unwrap();
+        }
+        let paths = [folder.path().to_owned()];
+        Planned::from(PlannedManifests::read(&paths, configuration(flags)).unwrap())
+    }
+
+    fn configuration(flags: &[&str]) -> Configuration {
+        let words = ["kube-ipvs", "--hostname-override=n1"].iter().chain(flags);
+        let arguments = crate::cli::parse(words.map(Into::into)).unwrap();
+        Configuration::load(&arguments).unwrap()
+    }
 
     fn plain(planned: &Planned) -> String {
         anstream::adapter::strip_str(&text(planned)).to_string()
     }
 
     #[test]
-    fn every_operation_is_a_line_and_warnings_come_first() {
-        let operation = PlannedOperation {
-            effect: Effect::Change,
-            object: "virtual server TCP 10.96.0.10:80".to_owned(),
-            found: Some("rr".to_owned()),
-            desired: Some("wrr".to_owned()),
-            services: vec!["default/web".to_owned()],
-            operation: "change virtual server TCP 10.96.0.10:80 to wrr".to_owned(),
-        };
-        let mut planned = Planned {
-            services: vec!["default/web".to_owned()],
-            operations: vec![operation],
-            omitted: 0,
-            notes: vec!["default/web: keeps its cluster address 10.96.0.10".to_owned()],
-            warnings: vec!["default/web: no".to_owned()],
-        };
-        assert_eq!(
-            plain(&planned),
-            "Warning: default/web: no\n\
-             Note: default/web: keeps its cluster address 10.96.0.10\n\
-             CHANGE   OBJECT                             FROM   TO    FOR\n\
-             change   virtual server TCP 10.96.0.10:80   rr     wrr   default/web\n"
-        );
-        assert_eq!(serde_json::to_value(&planned).unwrap()["operations"][0]["effect"], "change");
-        planned.operations.clear();
-        assert!(plain(&planned).ends_with("nothing would change on this node\n"));
+    fn every_operation_is_a_line_in_the_order_in_which_it_is_written() {
+        let planned = plan(&[("web.yaml", WEB), ("node.json", NODE), ("notes.txt", "-")], &[]);
+        assert_eq!((&*planned.mode, &*planned.node), ("ipvs", "n1"));
+        assert_eq!((planned.notes.len(), planned.warnings.len()), (0, 0), "{planned:?}");
+        let expected = "\
+CHANGE   OBJECT                                                  FROM   TO         FOR
+add      entry 10.96.0.10,tcp:80 of set KUBE-CLUSTER-IP          -      there      default/web
+add      entry 30080 of set KUBE-NODE-PORT-TCP                   -      there      default/web
+add      entry 10.96.0.10 of set KUBE-IPVS-IPS                   -      there      default/web
+add      virtual server TCP 10.96.0.10:80                        -      rr         default/web
+add      virtual server TCP 192.168.0.1:30080                    -      rr         default/web
+add      real server 10.244.1.11:8080 of TCP 10.96.0.10:80       -      weight 1   default/web
+add      real server 10.244.1.11:8080 of TCP 192.168.0.1:30080   -      weight 1   default/web
+add      address 10.96.0.10 on kube-ipvs0                        -      there      default/web
+";
+        assert_eq!(plain(&planned), expected);
+        let json = serde_json::to_value(&planned).unwrap();
+        assert_eq!(json["operations"][0]["effect"], "add");
+        assert_eq!(json["operations"][0]["services"], serde_json::json!(["default/web"]));
     }
 
     #[test]
-    fn files_are_read_up_to_a_size_and_named_when_they_are_not_there() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("web.yaml");
-        fs::write(&path, "{}").unwrap();
-        let name = path.display().to_string();
-        let expected = [Manifest { name: name.clone(), text: "{}".to_owned() }];
-        assert_eq!(read(std::slice::from_ref(&name)).unwrap(), expected);
-        let missing = read(&["/nowhere/web.yaml".to_owned()]).unwrap_err();
-        assert!(matches!(&missing, Failure::Asked(text) if text.contains("/nowhere/web.yaml")));
-        fs::write(&path, vec![b' '; LARGEST + 1]).unwrap();
-        let large = read(&[name]).unwrap_err();
-        assert!(matches!(&large, Failure::Asked(text) if text.contains("3 MiB")), "{large:?}");
+    fn flags_choose_the_mode_and_what_is_wrong_or_unknown_comes_first() {
+        let flags = ["--proxy-mode=iptables"];
+        let planned = plan(&[("a.yaml", WEB), ("b.yaml", "kind: [")], &flags);
+        let text = plain(&planned);
+        let mut lines = text.lines();
+        let warning = lines.next().unwrap();
+        assert!(warning.starts_with("Warning: ") && warning.contains("b.yaml"), "{text}");
+        let note = "Note: no Node n1 is among the manifests, so no address of the node is known";
+        assert_eq!(lines.next(), Some(note), "{text}");
+        assert!(text.contains("KUBE-SVC-"), "{text}");
+        assert_eq!(plain(&plan(&[("node.yaml", NODE)], &[])), "");
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_is_a_mistake() {
+        let missing = PlannedManifests::read(&["/nowhere.yaml".into()], configuration(&[]));
+        let Err(Failure::Asked(text)) = missing else { panic!("{missing:?}") };
+        assert!(text.contains("/nowhere.yaml"), "{text}");
     }
 }

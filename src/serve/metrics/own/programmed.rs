@@ -68,7 +68,7 @@ impl Programmed {
         self.services_with_problems.set(gauge(planner.n_with_problems()));
         for Fill { set, entries, capacity } in &self.sets {
             entries.set(gauge(desired.n_entries(*set)));
-            capacity.set(i64::from(planner.capacity(*set).entries()));
+            capacity.set(i64::from(planner.set_sizes().capacity(*set).entries()));
         }
     }
 
