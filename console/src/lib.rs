@@ -9,8 +9,8 @@
 //!   answers are made from;
 //! - `answers` has one module for each answer: its JSON, and how the program makes it;
 //! - `commands` has one module for each command: its arguments, what it asks, and how people read it;
-//! - `client` finds the program and asks it; `output` writes tables, colours and JSON, `harmless` escapes what
-//!   a terminal would obey; `outcome` has the exit codes;
+//! - `client` finds the program and asks it; `table` has what texts and pages share, `output` writes it with
+//!   colours, and JSON; `harmless` escapes what a terminal would obey; `outcome` has the exit codes;
 //! - `comparison` reads the kernel and compares it with the plan; `words` has operations in words;
 //! - `pods` has the source look for a Pod that is named;
 //! - `offline` compares without a running program, and plans manifests without a kernel;
@@ -42,6 +42,7 @@ pub mod pods;
 pub mod process;
 pub mod secrets;
 pub mod server;
+pub mod table;
 pub mod words;
 
 use std::path::PathBuf;

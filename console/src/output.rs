@@ -150,6 +150,32 @@ pub fn heading(text: impl AsRef<str>) -> String {
     styled(HEADING, text.as_ref())
 }
 
+/// Returns the pieces of a text with the name of the style of each; empty: it has none.
+#[must_use]
+pub fn pieces(text: &str) -> Vec<(&'static str, &str)> {
+    // Some begin as others do.
+    let styles = [(BAD, "bad"), (NOTABLE, "notable"), (GOOD, "good"), (HEADING, "heading")];
+    let (mut pieces, mut rest) = (Vec::new(), text);
+    while let Some((before, styled)) = rest.find('\u{1b}').and_then(|at| rest.split_at_checked(at))
+    {
+        let found = styles.iter().find_map(|(style, name)| {
+            let inner = styled.strip_prefix(&style.render().to_string())?;
+            Some((*name, inner.split_once(&style.render_reset().to_string())?))
+        });
+        let Some((name, (inner, after))) = found else { break };
+        pieces.extend([("", before), (name, inner)]);
+        rest = after;
+    }
+    pieces.push(("", rest));
+    pieces
+}
+
+/// Returns a value, or a dash for none.
+#[must_use]
+pub fn or_dash(value: Option<impl ToString>) -> String {
+    value.map_or_else(|| "-".to_owned(), |it| it.to_string())
+}
+
 fn styled(style: Style, text: &str) -> String {
     if text.is_empty() { String::new() } else { format!("{style}{text}{style:#}") }
 }
@@ -264,6 +290,21 @@ mod tests {
             let read: serde_json::Value = serde_json::from_str(one).unwrap();
             assert_eq!(read["names"][0], hostile, "it is the same");
         }
+    }
+
+    #[test]
+    fn the_styles_of_a_text_have_names() {
+        let text = format!("{}, {} of {}{}", good("a"), bad("b"), heading("c"), notable("d"));
+        let pieces: Vec<_> = pieces(&text).into_iter().filter(|it| !it.1.is_empty()).collect();
+        let expected = [
+            ("good", "a"),
+            ("", ", "),
+            ("bad", "b"),
+            ("", " of "),
+            ("heading", "c"),
+            ("notable", "d"),
+        ];
+        assert_eq!(pieces, expected);
     }
 
     #[test]

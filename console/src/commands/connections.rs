@@ -7,11 +7,24 @@ use super::service::full_name;
 use super::{Session, completion, written};
 use crate::answers::connections::{Connection, Connections, DEFAULT_LIMIT};
 use crate::outcome::{Failure, Verdict};
-use crate::output::{duration, notable, table};
+use crate::output::{duration, notable, or_dash};
+use crate::table::{Column, Table};
 
-/// Headings of a table of connections.
-pub(super) const HEADINGS: [&str; 9] =
-    ["SERVICE", "PROTO", "CLIENT", "FRONTEND", "ENDPOINT", "SEEN AS", "STATE", "AGE", "EXPIRES IN"];
+/// Columns of connections.
+pub(super) const COLUMNS: [Column<Connection>; 9] = [
+    ("SERVICE", |it| or_dash(it.service.as_ref())),
+    ("PROTO", |it| it.protocol.to_ascii_uppercase()),
+    ("CLIENT", |it| it.client.to_string()),
+    ("FRONTEND", |it| it.frontend.to_string()),
+    ("ENDPOINT", |it| it.endpoint.to_string()),
+    ("SEEN AS", |it| match it.seen {
+        Some(seen) if seen == it.client => "the client".to_owned(),
+        seen => or_dash(seen),
+    }),
+    ("STATE", |it| or_dash(it.leading().map(|state| &state.state))),
+    ("AGE", |it| or_dash(it.age.map(|age| duration(age as f64)))),
+    ("EXPIRES IN", |it| or_dash(it.leading().map(|state| duration(f64::from(state.expires))))),
+];
 
 /// Shows who is connected to what, with the state, from IPVS and connection tracking
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
@@ -45,7 +58,7 @@ fn text(answer: &Connections) -> String {
     let shown = answer.connections.len();
     let mut text = match (shown, answer.total) {
         (_, 0) => "no connections\n".to_owned(),
-        _ => table(&HEADINGS, connection_rows(&answer.connections)),
+        _ => Table::of(&COLUMNS, &answer.connections).text(),
     };
     if shown < answer.total {
         let said = format!("{shown} of {} connections; --limit shows more", answer.total);
@@ -55,29 +68,6 @@ fn text(answer: &Connections) -> String {
         text += &format!("{}: {incomplete}\n", notable("Note"));
     }
     text
-}
-
-/// Returns a row for each connection.
-pub(super) fn connection_rows(connections: &[Connection]) -> impl Iterator<Item = [String; 9]> {
-    let unknown = || "-".to_owned();
-    connections.iter().map(move |it| {
-        let leading = it.leading();
-        [
-            it.service.clone().unwrap_or_else(unknown),
-            it.protocol.to_ascii_uppercase(),
-            it.client.to_string(),
-            it.frontend.to_string(),
-            it.endpoint.to_string(),
-            match it.seen {
-                Some(seen) if seen == it.client => "the client".to_owned(),
-                Some(seen) => seen.to_string(),
-                None => unknown(),
-            },
-            leading.map_or_else(unknown, |state| state.state.clone()),
-            it.age.map_or_else(unknown, |age| duration(age as f64)),
-            leading.map_or_else(unknown, |state| duration(f64::from(state.expires))),
-        ]
-    })
 }
 
 #[cfg(test)]

@@ -3,13 +3,16 @@
 use clap::{Args, ValueEnum};
 
 use super::plan::operations_text;
+use super::services::listed;
 use super::source::SourceArguments;
 use super::{Session, written};
+use config::Configuration;
 use crate::answers::diff::{Diff, DiffLine, DifferenceKind, DifferenceState};
 use crate::answers::takeover::Takeover;
 use crate::offline::Node;
 use crate::outcome::{Failure, Verdict};
-use crate::output::{bad, duration, notable, table};
+use crate::output::{bad, duration, notable, or_dash};
+use crate::table::{Column, Table};
 use crate::process;
 use config::Configuration;
 use syntax::counted::counted;
@@ -38,6 +41,22 @@ enum With {
     /// kube-proxy, in any mode, or kube-ipvs itself after an end.
     KubeProxy,
 }
+
+const COLUMNS: [Column<DiffLine>; 6] = [
+    ("DIFFERENCE", |it| {
+        let kind = match it.kind {
+            DifferenceKind::Missing => "missing",
+            DifferenceKind::Different => "different",
+            DifferenceKind::Foreign => "foreign",
+        };
+        kind.to_owned()
+    }),
+    ("OBJECT", |it| it.object.clone()),
+    ("KERNEL HAS", |it| or_dash(it.found.as_ref())),
+    ("PLAN WANTS", |it| or_dash(it.desired.as_ref())),
+    ("ASKED FOR BY", |it| listed(&it.services, 0)),
+    ("STATE", state_text),
+];
 
 pub(super) fn run(arguments: &Arguments, session: &mut Session) -> Result<Verdict, Failure> {
     if let Some(With::KubeProxy) = arguments.with {
@@ -79,15 +98,13 @@ fn verdict(diff: &Diff) -> Verdict {
 
 fn text(diff: &Diff, all: bool) -> String {
     let shown = |line: &&DiffLine| all || line.state != DifferenceState::Draining;
-    let rows: Vec<[String; 6]> = diff.differences.iter().filter(shown).map(row).collect();
+    let table = Table::of(&COLUMNS, diff.differences.iter().filter(shown));
     let mut text = String::new();
     for note in &diff.notes {
         text += &format!("{}: {note}\n", notable("Note"));
     }
-    if !rows.is_empty() {
-        let headings =
-            ["DIFFERENCE", "OBJECT", "KERNEL HAS", "PLAN WANTS", "ASKED FOR BY", "STATE"];
-        text += &table(&headings, rows);
+    if !table.rows.is_empty() {
+        text += &table.text();
     }
     if diff.omitted > 0 {
         text += &format!("and {}\n", counted(diff.omitted, "more difference"));
@@ -120,13 +137,8 @@ fn takeover_text(takeover: &Takeover) -> String {
     text + &operations_text(&takeover.operations, takeover.omitted)
 }
 
-fn row(line: &DiffLine) -> [String; 6] {
-    let kind = match line.kind {
-        DifferenceKind::Missing => "missing",
-        DifferenceKind::Different => "different",
-        DifferenceKind::Foreign => "foreign",
-    };
-    let state = match line.state {
+fn state_text(line: &DiffLine) -> String {
+    match line.state {
         DifferenceState::Drift => bad("drift"),
         DifferenceState::Writing => notable("being written"),
         DifferenceState::AtStart => notable("until kube-ipvs starts"),
@@ -145,14 +157,7 @@ fn row(line: &DiffLine) -> [String; 6] {
             let left = duration(seconds as f64);
             format!("draining, {left} left")
         }
-    };
-    let or_nothing = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
-    let services = match line.services.join(",") {
-        none if none.is_empty() => "-".to_owned(),
-        names => names,
-    };
-    let (found, desired) = (or_nothing(&line.found), or_nothing(&line.desired));
-    [kind.to_owned(), line.object.clone(), found, desired, services, state]
+    }
 }
 
 #[cfg(test)]

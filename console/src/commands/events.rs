@@ -11,7 +11,7 @@ use super::{Session, completion, has_reader};
 use crate::answers::events::{EventLine, Events};
 use crate::harmless::harmless;
 use crate::outcome::{Failure, Verdict};
-use crate::output::{Format, bad, duration, table};
+use crate::output::{Format, bad, duration, or_dash, table};
 
 /// Pause between two looks with `--follow`.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -121,12 +121,7 @@ fn text(answer: &Events, has_headings: bool) -> String {
     let headings: &[&str] = if has_headings { &["TIME", "WHAT", "TOOK", "EVENT"] } else { &[] };
     let rows = answer.events.iter().map(|event| {
         let text = if event.is_error { bad(&event.text) } else { event.text.clone() };
-        [
-            event.at.clone(),
-            event.what.clone(),
-            event.seconds.map_or_else(|| "-".to_owned(), duration),
-            text,
-        ]
+        [event.at.clone(), event.what.clone(), or_dash(event.seconds.map(duration)), text]
     });
     table(headings, rows)
 }

@@ -4,12 +4,14 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::services::listed;
 use super::source::SourceArguments;
 use super::{Session, written};
 use crate::answers::plan::{Planned, PlannedOperation};
 use crate::offline::PlannedManifests;
 use crate::outcome::{Failure, Verdict};
-use crate::output::{bad, good, notable, table};
+use crate::output::{bad, good, notable, or_dash};
+use crate::table::{Column, Table};
 use crate::words::Effect;
 use syntax::counted::counted;
 
@@ -47,38 +49,25 @@ fn text(planned: &Planned) -> String {
     text + &operations_text(&planned.operations, 0)
 }
 
+const COLUMNS: [Column<PlannedOperation>; 5] = [
+    ("CHANGE", |it| match it.effect {
+        Effect::Add => good("add"),
+        Effect::Change => notable("change"),
+        Effect::Remove => bad("remove"),
+    }),
+    ("OBJECT", |it| narrow(&it.object, 80)),
+    ("FROM", |it| narrow(&or_dash(it.found.as_ref()), 48)),
+    ("TO", |it| narrow(&or_dash(it.desired.as_ref()), 48)),
+    ("FOR", |it| narrow(&listed(&it.services, 0), 64)),
+];
+
 /// Returns a table of operations, and the number of those that it has not. None: no text.
 pub(super) fn operations_text(operations: &[PlannedOperation], omitted: usize) -> String {
     if operations.is_empty() {
         return String::new();
     }
-    let headings = ["CHANGE", "OBJECT", "FROM", "TO", "FOR"];
-    let text = table(&headings, operations.iter().map(row));
-    match omitted {
-        0 => text,
-        number => text + &format!("and {}\n", counted(number, "more operation")),
-    }
-}
-
-fn row(operation: &PlannedOperation) -> [String; 5] {
-    let effect = match operation.effect {
-        Effect::Add => good("add"),
-        Effect::Change => notable("change"),
-        Effect::Remove => bad("remove"),
-    };
-    let or_nothing = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
-    let services = match operation.services.join(",") {
-        none if none.is_empty() => "-".to_owned(),
-        names => names,
-    };
-    let (from, to) = (or_nothing(&operation.found), or_nothing(&operation.desired));
-    [
-        effect,
-        narrow(&operation.object, 80),
-        narrow(&from, 48),
-        narrow(&to, 48),
-        narrow(&services, 64),
-    ]
+    let more = (omitted > 0).then(|| format!("and {}", counted(omitted, "more operation")));
+    Table::of(&COLUMNS, operations).with_more(more).text()
 }
 
 /// Returns the beginning of a text that is wider than this: a rule would push the other columns out of a

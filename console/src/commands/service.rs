@@ -8,9 +8,12 @@ use clap_complete::engine::ArgValueCompleter;
 use super::services::DEFAULT_NAMESPACE;
 use super::{Session, completion, counted_many, written};
 use crate::answers::decision::{Hints, Use};
-use crate::answers::service::{EndpointState, FrontendKind, FrontendState, ServiceState, Traffic};
+use crate::answers::service::{
+    EndpointState, FrontendKind, FrontendState, ServiceState, Traffic,
+};
 use crate::outcome::{Failure, Verdict};
-use crate::output::{aligned, bad, duration, good, heading, notable, table};
+use crate::output::{bad, duration, good, heading, notable, or_dash};
+use crate::table::{Column, Facts, Table};
 use syntax::counted::counted;
 
 /// Shows one Service: each frontend with its endpoints as the kernel has them, and why an endpoint
@@ -48,51 +51,47 @@ fn is_whole(state: &ServiceState) -> bool {
 }
 
 fn text(state: &ServiceState) -> String {
-    let mut lines = String::new();
-    let mut line = |name: &str, value: String| {
-        if !value.is_empty() {
-            lines += &format!("{}\t{value}\n", heading(name));
-        }
-    };
-    let ServiceState { namespace, name, service_type, mode, .. } = state;
-    line("Service", format!("{namespace}/{name}, {service_type}, in mode {mode}"));
-    line(
-        "Traffic policies",
-        format!(
-            "internal {}, external {}",
-            state.internal_traffic_policy, state.external_traffic_policy
-        ),
-    );
-    let affinity = state.affinity_seconds.map(|it| duration(f64::from(it)));
-    let affinity = affinity.map(|it| format!("a client stays with its endpoint for {it}"));
-    line("Affinity", affinity.unwrap_or_default());
-    line("Source ranges", state.source_ranges.join(", "));
-    let check = state.health_check.as_ref().map(|check| {
-        let endpoints = counted(check.local_endpoints, "ready endpoint");
-        format!("port {}: {endpoints} on this node", check.port)
-    });
-    line("Health check", check.unwrap_or_default());
-    if state.is_waiting {
-        line("Waiting", notable("a change of it is not written yet"));
-    }
-    for warning in &state.warnings {
-        line("Warning", bad(warning));
-    }
-    line("Counters", state.uncounted.as_ref().map(notable).unwrap_or_default());
-    let mut text = aligned(&lines);
+    let mut text = facts(state).text();
     for frontend in &state.frontends {
-        text += &format!("\n{}\n{}", title(frontend), endpoints(frontend));
-        if frontend.more_endpoints > 0 {
-            text += &format!("and {}\n", counted(frontend.more_endpoints, "more endpoint"));
-        }
+        text += &format!("\n{}\n{}", title(frontend), endpoints(frontend).text());
     }
-    if state.more_frontends > 0 {
-        text += &format!("\nand {}\n", counted(state.more_frontends, "more frontend"));
+    if let Some(more) = more_frontends(state) {
+        text += &format!("\n{more}\n");
     }
     text
 }
 
-fn title(frontend: &FrontendState) -> String {
+/// Returns the facts about a Service.
+pub(in crate) fn facts(state: &ServiceState) -> Facts {
+    let mut facts = Facts::default();
+    let ServiceState { namespace, name, service_type, mode, .. } = state;
+    facts.add("Service", [format!("{namespace}/{name}, {service_type}, in mode {mode}")]);
+    let (internal, external) = (&state.internal_traffic_policy, &state.external_traffic_policy);
+    facts.add("Traffic policies", [format!("internal {internal}, external {external}")]);
+    let affinity = state.affinity_seconds.map(|it| duration(f64::from(it)));
+    facts.add("Affinity", affinity.map(|it| format!("a client stays with its endpoint for {it}")));
+    facts.add("Source ranges", [state.source_ranges.join(", ")]);
+    let check = state.health_check.as_ref().map(|check| {
+        let endpoints = counted(check.local_endpoints, "ready endpoint");
+        format!("port {}: {endpoints} on this node", check.port)
+    });
+    facts.add("Health check", check);
+    facts.add("Waiting", state.is_waiting.then(|| notable("a change of it is not written yet")));
+    for warning in &state.warnings {
+        facts.add("Warning", [bad(warning)]);
+    }
+    facts.add("Counters", state.uncounted.as_ref().map(notable));
+    facts
+}
+
+/// Returns how many frontends are left out, in words.
+pub(in crate) fn more_frontends(state: &ServiceState) -> Option<String> {
+    (state.more_frontends > 0)
+        .then(|| format!("and {}", counted(state.more_frontends, "more frontend")))
+}
+
+/// Returns lines about a frontend, the first of which names it.
+pub(in crate) fn title(frontend: &FrontendState) -> String {
     let address = frontend.address.map_or_else(
         || format!("node port {} at every address that serves node ports", frontend.port),
         |address| SocketAddr::new(address, frontend.port).to_string(),
@@ -165,7 +164,7 @@ fn traffic_text(traffic: &Traffic) -> String {
 }
 
 /// Returns a number of bytes as people write it.
-fn bytes(number: u64) -> String {
+pub(in crate) fn bytes(number: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut scaled = number as f64;
     let mut units = UNITS.into_iter();
@@ -180,44 +179,39 @@ fn bytes(number: u64) -> String {
     if unit == "B" { format!("{number} B") } else { format!("{scaled:.1} {unit}") }
 }
 
-fn endpoints(frontend: &FrontendState) -> String {
+/// Returns a table of a frontend's endpoints.
+pub(in crate) fn endpoints(frontend: &FrontendState) -> Table {
+    type Row<'a> = (&'a EndpointState, &'a FrontendState);
+    let endpoint: [Column<Row<'_>>; 3] = [
+        ("ENDPOINT", |(it, _)| it.endpoint.to_string()),
+        ("NODE", |(it, _)| or_dash(it.node.as_ref())),
+        ("ZONE", |(it, _)| or_dash(it.zone.as_ref())),
+    ];
+    let counters: [Column<Row<'_>>; 7] = [
+        ("WEIGHT", |(it, _)| or_dash(it.weight)),
+        ("ACTIVE", |(it, _)| or_dash(it.active)),
+        ("INACTIVE", |(it, _)| or_dash(it.inactive)),
+        ("CONNECTIONS", |(it, _)| or_dash(it.traffic.as_ref().map(|it| it.connections))),
+        ("CONN/S", |(it, _)| or_dash(it.traffic.as_ref().map(|it| it.connections_per_second))),
+        ("IN/S", |(it, _)| {
+            or_dash(it.traffic.as_ref().map(|it| bytes(it.incoming_bytes_per_second)))
+        }),
+        ("OUT/S", |(it, _)| {
+            or_dash(it.traffic.as_ref().map(|it| bytes(it.outgoing_bytes_per_second)))
+        }),
+    ];
+    let state: [Column<Row<'_>>; 1] = [("STATE", |(it, frontend)| state_text(it, frontend))];
+    let counters = if frontend.traffic.is_some() { &counters[..] } else { &[] };
+    let columns = [&endpoint[..], counters, &state].concat();
+    let more = frontend.more_endpoints;
+    let more = (more > 0).then(|| format!("and {}", counted(more, "more endpoint")));
     if frontend.endpoints.is_empty() {
-        return format!("{}\n", bad("no endpoints"));
+        return Table::default().with_more([bad("no endpoints")].into_iter().chain(more));
     }
-    let is_counted = frontend.traffic.is_some();
-    let mut headings = vec!["ENDPOINT", "NODE", "ZONE"];
-    if is_counted {
-        headings.extend(["WEIGHT", "ACTIVE", "INACTIVE", "CONNECTIONS", "CONN/S", "IN/S", "OUT/S"]);
-    }
-    headings.push("STATE");
-    let rows = frontend.endpoints.iter().map(|it| {
-        let or_dash = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
-        let mut row = vec![it.endpoint.to_string(), or_dash(&it.node), or_dash(&it.zone)];
-        if is_counted {
-            row.extend(counters(it));
-        }
-        row.push(state(it, frontend));
-        row
-    });
-    table(&headings, rows)
+    Table::of(&columns, frontend.endpoints.iter().map(|it| (it, frontend))).with_more(more)
 }
 
-fn counters(endpoint: &EndpointState) -> [String; 7] {
-    let number = |number: Option<u32>| number.map_or_else(|| "-".to_owned(), |it| it.to_string());
-    let traffic =
-        |of: fn(&Traffic) -> String| endpoint.traffic.as_ref().map_or_else(|| "-".to_owned(), of);
-    [
-        number(endpoint.weight),
-        number(endpoint.active),
-        number(endpoint.inactive),
-        traffic(|it| it.connections.to_string()),
-        traffic(|it| it.connections_per_second.to_string()),
-        traffic(|it| bytes(it.incoming_bytes_per_second)),
-        traffic(|it| bytes(it.outgoing_bytes_per_second)),
-    ]
-}
-
-fn state(endpoint: &EndpointState, frontend: &FrontendState) -> String {
+fn state_text(endpoint: &EndpointState, frontend: &FrontendState) -> String {
     let used = endpoint.used;
     let mut text = match used {
         Use::Used => good(used.to_string()),

@@ -6,10 +6,14 @@ use clap_complete::engine::ArgValueCompleter;
 use super::{Session, completion, written};
 use crate::answers::services::{ServiceRow, Services};
 use crate::outcome::{Failure, Verdict};
-use crate::output::{bad, notable, table};
+use crate::output::{bad, notable, or_dash};
+use crate::table::{Column, Table};
 
 /// Namespace that is meant if none is named, as with kubectl.
 pub(super) const DEFAULT_NAMESPACE: &str = "default";
+
+/// Heading of the column that leads to a Service.
+pub(in crate) const NAME: &str = "NAME";
 
 /// Lists Services with their addresses, ports, endpoints and connections on this node
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
@@ -63,56 +67,38 @@ fn text(all: &Services, arguments: &Arguments) -> String {
             format!("No Services in namespace {}; -A shows all namespaces.\n", arguments.namespace)
         };
     }
-    let mut headings = vec![
-        "NAME",
-        "TYPE",
-        "CLUSTER-IP",
-        "EXTERNAL-IP",
-        "PORTS",
-        "READY",
-        "USED",
-        "ACTIVE",
-        "INACTIVE",
-        "WARNINGS",
-    ];
-    if arguments.all_namespaces {
-        headings.insert(0, "NAMESPACE");
-    }
-    let rows = all.services.iter().map(|service| row(service, arguments.all_namespaces));
-    let mut text = table(&headings, rows);
+    let mut text = table(&all.services, arguments.all_namespaces).text();
     if let Some(reason) = &all.uncounted {
         text += &format!("{}\n", notable(reason));
     }
     text
 }
 
-fn row(service: &ServiceRow, all_namespaces: bool) -> Vec<String> {
-    let ready = format!("{}/{}", service.ready, service.endpoints);
-    let used = service.used.to_string();
-    let count = |number: Option<u64>| number.map_or_else(|| "-".to_owned(), |it| it.to_string());
-    let mut row = vec![
-        service.name.clone(),
-        service.kind.clone(),
-        listed(&service.cluster_addresses, 0),
-        listed(&service.external_addresses, service.more_addresses),
-        listed(&service.ports, service.more_ports),
-        if service.ready < service.endpoints { notable(ready) } else { ready },
-        if service.used == 0 { bad(used) } else { used },
-        count(service.connections.map(|it| it.active)),
-        count(service.connections.map(|it| it.inactive)),
-        match service.warnings {
-            0 => "-".to_owned(),
-            number => notable(number.to_string()),
-        },
+/// Returns a table of Services.
+pub(in crate) fn table(services: &[ServiceRow], with_namespaces: bool) -> Table {
+    let columns: [Column<ServiceRow>; 11] = [
+        ("NAMESPACE", |it| it.namespace.clone()),
+        (NAME, |it| it.name.clone()),
+        ("TYPE", |it| it.kind.clone()),
+        ("CLUSTER-IP", |it| listed(&it.cluster_addresses, 0)),
+        ("EXTERNAL-IP", |it| listed(&it.external_addresses, it.more_addresses)),
+        ("PORTS", |it| listed(&it.ports, it.more_ports)),
+        ("READY", |it| {
+            let ready = format!("{}/{}", it.ready, it.endpoints);
+            if it.ready < it.endpoints { notable(ready) } else { ready }
+        }),
+        ("USED", |it| if it.used == 0 { bad("0") } else { it.used.to_string() }),
+        ("ACTIVE", |it| or_dash(it.connections.map(|it| it.active))),
+        ("INACTIVE", |it| or_dash(it.connections.map(|it| it.inactive))),
+        ("WARNINGS", |it| {
+            if it.warnings == 0 { "-".to_owned() } else { notable(it.warnings.to_string()) }
+        }),
     ];
-    if all_namespaces {
-        row.insert(0, service.namespace.clone());
-    }
-    row
+    Table::of(columns.get(usize::from(!with_namespaces)..).unwrap_or_default(), services)
 }
 
 /// Returns a list as kubectl writes it: `80:30080/TCP,53/UDP`, and the number of those that it has not.
-fn listed(listed: &[impl ToString], n_more: usize) -> String {
+pub(super) fn listed(listed: &[impl ToString], n_more: usize) -> String {
     if listed.is_empty() {
         return "-".to_owned();
     }

@@ -3,9 +3,13 @@
 use clap::Args;
 
 use super::{Session, counted_many, written};
-use crate::answers::status::{DrainStatus, KernelStatus, KindStatus, ProgramStatus, Status};
+use crate::answers::events::EventLine;
+use crate::answers::status::{
+    DrainStatus, KernelStatus, KindStatus, PendingWrite, ProgramStatus, SetStatus, Status,
+};
 use crate::outcome::{Failure, Verdict};
-use crate::output::{aligned, bad, duration, good, heading, notable, table};
+use crate::output::{bad, duration, good, notable};
+use crate::table::{Column, Facts, Table};
 use syntax::counted::counted;
 
 /// Shows one screen about the program and its node: mode, API, Services, what is pending and why
@@ -16,6 +20,23 @@ use syntax::counted::counted;
     The first lines say which.")]
 pub struct Arguments {}
 
+/// Columns of the sets, of refused writes and of errors.
+const SETS: [Column<SetStatus>; 4] = [
+    ("SET", |it| it.name.clone()),
+    ("ENTRIES", |it| it.entries.to_string()),
+    ("CAPACITY", |it| it.capacity.to_string()),
+    ("FULL", |it| fill(it.entries, it.capacity)),
+];
+
+const REFUSED: [Column<PendingWrite>; 3] = [
+    ("PENDING WRITE", |it| it.operation.clone()),
+    ("ATTEMPTS", |it| it.attempts.to_string()),
+    ("REFUSED BECAUSE", |it| bad(&it.reason)),
+];
+
+const ERRORS: [Column<EventLine>; 2] =
+    [("LAST ERRORS", |it| it.at.clone()), ("", |it| it.text.clone())];
+
 pub(super) fn run(_: &Arguments, session: &mut Session) -> Result<Verdict, Failure> {
     let status: Status = session.client()?.get("/v1/status", &[])?;
     let verdict = Verdict::from(status.lacks.is_empty());
@@ -24,53 +45,60 @@ pub(super) fn run(_: &Arguments, session: &mut Session) -> Result<Verdict, Failu
 }
 
 fn text(status: &Status) -> String {
-    let mut lines = String::new();
-    let mut line = |name: &str, value: String| {
-        if !value.is_empty() {
-            lines += &format!("{}\t{value}\n", heading(name));
-        }
-    };
+    let tables = tables(status).into_iter().map(|table| format!("\n{}", table.text()));
+    facts(status).text() + &tables.collect::<String>()
+}
+
+/// Returns the facts about the program and its node.
+pub(in crate) fn facts(status: &Status) -> Facts {
+    let mut facts = Facts::default();
     let (program, mode, input) = (&status.program, &status.mode, &status.input);
-    let lacks: Vec<String> = status.lacks.iter().map(bad).collect();
-    line("Not whole", lacks.join("\n\t"));
-    line("Node", format!("{}, Linux {}", program.node, program.kernel_release));
+    facts.add("Not whole", status.lacks.iter().map(bad));
+    facts.add("Node", [format!("{}, Linux {}", program.node, program.kernel_release)]);
     let since = duration(program.seconds);
-    line("Program", format!("{}, process {}, for {since}", program.version, program.pid));
-    line("Versions", versions_text(program));
-    line("Mode", mode_text(status));
-    line("Fallback", mode.fallen_back.as_ref().map(notable).unwrap_or_default());
-    line("Host", mode.limits.iter().map(notable).collect::<Vec<_>>().join("\n\t"));
-    line("Source", source_text(status));
+    facts.add("Program", [format!("{}, process {}, for {since}", program.version, program.pid)]);
+    facts.add("Versions", [versions_text(program)]);
+    facts.add("Mode", [mode_text(status)]);
+    facts.add("Fallback", mode.fallen_back.as_ref().map(notable));
+    facts.add("Host", mode.limits.iter().map(notable));
+    facts.add("Source", source_lines(status));
     if status.is_loop_stuck {
-        return aligned(&lines) + &errors_text(status);
+        return facts;
     }
     let warnings = match input.with_warnings {
         0 => String::new(),
         number => format!(", {}", notable(format!("{number} with warnings"))),
     };
-    line(
-        "Services",
-        format!("{}, {}{warnings}", input.services, counted(input.endpoints, "endpoint")),
-    );
-    line(
-        "Waiting",
-        match (input.waiting, input.waiting_seconds) {
-            (0, _) => "nothing".to_owned(),
-            (number, age) => {
-                let age = duration(age.unwrap_or_default());
-                notable(format!("{}, the oldest for {age}", counted(number, "Service")))
-            }
-        },
-    );
-    line("Kernel", kernel_text(&status.kernel, input.waiting));
-    line("Drift", drift_text(&status.kernel));
-    line("Sysctls", sysctls_text(&status.kernel));
-    line("Draining", draining_text(&status.draining));
-    let mut text = aligned(&lines);
-    text += &sets_text(status);
-    text += &pending_text(&status.kernel);
-    text += &errors_text(status);
-    text
+    let endpoints = counted(input.endpoints, "endpoint");
+    facts.add("Services", [format!("{}, {endpoints}{warnings}", input.services)]);
+    let waiting = match (input.waiting, input.waiting_seconds) {
+        (0, _) => "nothing".to_owned(),
+        (number, age) => {
+            let age = duration(age.unwrap_or_default());
+            notable(format!("{}, the oldest for {age}", counted(number, "Service")))
+        }
+    };
+    facts.add("Waiting", [waiting]);
+    facts.add("Kernel", [kernel_text(&status.kernel, input.waiting)]);
+    facts.add("Drift", [drift_text(&status.kernel)]);
+    facts.add("Sysctls", [sysctls_text(&status.kernel)]);
+    facts.add("Draining", [draining_text(&status.draining)]);
+    facts
+}
+
+/// Returns the tables that have rows: sets, refused writes, errors.
+pub(in crate) fn tables(status: &Status) -> Vec<Table> {
+    let mut tables = Vec::new();
+    if !status.is_loop_stuck {
+        let kernel = &status.kernel;
+        let more = kernel.pending.saturating_sub(kernel.pending_first.len());
+        let more = (more > 0).then(|| format!("and {more} more"));
+        tables.push(Table::of(&SETS, status.sets.iter().filter(|set| set.entries > 0)));
+        tables.push(Table::of(&REFUSED, &kernel.pending_first).with_more(more));
+    }
+    tables.push(Table::of(&ERRORS, &status.errors));
+    tables.retain(|table| !table.rows.is_empty());
+    tables
 }
 
 fn draining_text(draining: &DrainStatus) -> String {
@@ -108,16 +136,14 @@ fn mode_text(status: &Status) -> String {
     text
 }
 
-fn source_text(status: &Status) -> String {
-    match &status.source.manifests {
-        Some(folder) => format!("manifests in {folder}"),
-        None => {
-            let server = status.source.server.as_deref().unwrap_or("an API server");
-            let lines = status.source.kinds.iter().map(kind_text);
-            // Kinds stand below the server.
-            [server.to_owned()].into_iter().chain(lines).collect::<Vec<_>>().join("\n\t")
-        }
+/// Returns the source, and below an API server its kinds.
+fn source_lines(status: &Status) -> Vec<String> {
+    let source = &status.source;
+    if let Some(folder) = &source.manifests {
+        return vec![format!("manifests in {folder}")];
     }
+    let server = source.server.as_deref().unwrap_or("an API server").to_owned();
+    [server].into_iter().chain(source.kinds.iter().map(kind_text)).collect()
 }
 
 fn kind_text(kind: &KindStatus) -> String {
@@ -220,18 +246,6 @@ fn sysctls_text(kernel: &KernelStatus) -> String {
     }
 }
 
-fn sets_text(status: &Status) -> String {
-    let used: Vec<_> = status.sets.iter().filter(|set| set.entries > 0).collect();
-    if used.is_empty() {
-        return String::new();
-    }
-    let rows = used.iter().map(|set| {
-        let fill = fill(set.entries, set.capacity);
-        [set.name.clone(), set.entries.to_string(), set.capacity.to_string(), fill]
-    });
-    format!("\n{}", table(&["SET", "ENTRIES", "CAPACITY", "FULL"], rows))
-}
-
 fn fill(entries: usize, capacity: u64) -> String {
     let percent = (entries as u64).saturating_mul(100).checked_div(capacity);
     match percent {
@@ -241,24 +255,59 @@ fn fill(entries: usize, capacity: u64) -> String {
     }
 }
 
-fn pending_text(kernel: &KernelStatus) -> String {
-    if kernel.pending_first.is_empty() {
-        return String::new();
-    }
-    let rows = kernel.pending_first.iter().map(|pending| {
-        [pending.operation.clone(), pending.attempts.to_string(), bad(&pending.reason)]
-    });
-    let text = format!("\n{}", table(&["PENDING WRITE", "ATTEMPTS", "REFUSED BECAUSE"], rows));
-    match kernel.pending - kernel.pending_first.len().min(kernel.pending) {
-        0 => text,
-        more => format!("{text}and {more} more\n"),
-    }
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn errors_text(status: &Status) -> String {
-    if status.errors.is_empty() {
-        return String::new();
+    #[test]
+    fn a_screen_has_facts_and_the_tables_with_rows() {
+        let mut status: serde_json::Value =
+            serde_json::from_str(include_str!("../answers/status/whole.json")).unwrap();
+        status["lacks"] = serde_json::json!(["a write is retried", "sysctls are wrong"]);
+        status["sets"] = serde_json::json!([
+            {"name": "KUBE-CLUSTER-IP", "entries": 65_000, "capacity": 65_536},
+            {"name": "KUBE-LOOP-BACK", "entries": 0, "capacity": 65_536},
+        ]);
+        status["kernel"]["pending"] = 2.into();
+        status["kernel"]["pendingFirst"] =
+            serde_json::json!([{"operation": "add 10.96.0.9", "reason": "full", "attempts": 3}]);
+        status["errors"] = serde_json::json!([{"number": 1, "at": "2026-01-02T03:04:05Z", "what": "write",
+            "service": null, "isError": true, "text": "refused", "seconds": null}]);
+        let plain = |status: &serde_json::Value| {
+            let text = text(&serde_json::from_value(status.clone()).unwrap());
+            let plain = anstream::adapter::strip_str(&text).to_string();
+            plain.lines().map(|line| line.trim_end().to_owned() + "\n").collect::<String>()
+        };
+        let head = "\
+Not whole   a write is retried
+            sysctls are wrong
+Node        n, Linux 6.12
+Program     0, process 1, for 9s
+Mode        ipvs, IPv4
+Source      api
+            Service: following for 5s, last heard 1s ago
+";
+        let middle = "\
+Services    1, 1 endpoint
+Waiting     nothing
+Kernel      2 writes refused, and retried, 1 virtual server, 1 real server, 1 address, 1 operation since the start
+Drift       none, 1 pass of the audit
+Sysctls     as they should be
+Draining    nothing
+
+SET               ENTRIES   CAPACITY   FULL
+KUBE-CLUSTER-IP   65000     65536      99%
+
+PENDING WRITE   ATTEMPTS   REFUSED BECAUSE
+add 10.96.0.9   3          full
+and 1 more
+";
+        let errors = "\n\
+LAST ERRORS
+2026-01-02T03:04:05Z   refused
+";
+        assert_eq!(plain(&status), [head, middle, errors].concat());
+        status["isLoopStuck"] = true.into();
+        assert_eq!(plain(&status), [head, errors].concat());
     }
-    let rows = status.errors.iter().map(|event| [event.at.clone(), event.text.clone()]);
-    format!("\n{}", table(&["LAST ERRORS", ""], rows))
 }

@@ -7,16 +7,23 @@ use std::io::{self, IsTerminal as _};
 use clap::Args;
 
 use super::{Session, written};
-use crate::answers::top::{DEFAULT_LIMIT, EndpointTraffic, Rates, Sort, Top};
+use crate::answers::top::{
+    DEFAULT_LIMIT, EndpointTraffic, Rates, ServiceTraffic, Sort, Top,
+};
 use crate::outcome::{Failure, Verdict};
-use crate::output::{Format, notable, table};
-
-/// Headings of the table.
-const HEADINGS: [&str; 8] =
-    ["SERVICE", "CONN/S", "PACKETS/S IN", "OUT", "BYTES/S IN", "OUT", "ACTIVE", "INACTIVE"];
+use crate::output::{Format, notable};
+use crate::table::{Column, Table};
 
 /// Word for what other programs balance.
 const OTHERS: &str = "(no Service)";
+
+/// A Service or an endpoint.
+struct Row<'a> {
+    name: String,
+    rates: &'a Rates,
+    active: u64,
+    inactive: u64,
+}
 
 /// Shows Services and endpoints by connections, packets and bytes a second; refreshes on a terminal
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
@@ -69,15 +76,7 @@ const fn name(sort: Sort) -> &'static str {
 }
 
 fn text(top: &Top, has_endpoints: bool) -> String {
-    let mut rows = Vec::new();
-    for service in &top.services {
-        let name = service.service.as_deref().unwrap_or(OTHERS);
-        rows.push(row(name.to_owned(), &service.rates, service.active, service.inactive));
-        if has_endpoints {
-            rows.extend(service.endpoints.iter().map(endpoint_row));
-        }
-    }
-    let mut text = table(&HEADINGS, rows);
+    let mut text = table(&top.services, has_endpoints).text();
     let shown = top.services.len();
     if shown < top.total {
         text += &format!("{shown} of {} Services; --limit shows more\n", top.total);
@@ -92,18 +91,33 @@ fn text(top: &Top, has_endpoints: bool) -> String {
 const STANDS_STILL: &str = "IPVS' counters stand still on this node, and so do all rates: \
                             its estimators do not run (docs/estimators.md)";
 
-fn endpoint_row(endpoint: &EndpointTraffic) -> [String; 8] {
-    let drains = if endpoint.weight == 0 { ", weight 0" } else { "" };
-    let name = format!("  {}{drains}", endpoint.endpoint);
-    row(name, &endpoint.rates, endpoint.active, endpoint.inactive)
+/// Returns a table of Services, each with its endpoints below it if wanted.
+fn table(services: &[ServiceTraffic], has_endpoints: bool) -> Table {
+    let columns: [Column<Row<'_>>; 8] = [
+        ("SERVICE", |it| it.name.clone()),
+        ("CONN/S", |it| short(it.rates.connections)),
+        ("PACKETS/S IN", |it| short(it.rates.packets_in)),
+        ("OUT", |it| short(it.rates.packets_out)),
+        ("BYTES/S IN", |it| short(it.rates.bytes_in)),
+        ("OUT", |it| short(it.rates.bytes_out)),
+        ("ACTIVE", |it| it.active.to_string()),
+        ("INACTIVE", |it| it.inactive.to_string()),
+    ];
+    let rows = services.iter().flat_map(|service| {
+        let ServiceTraffic { rates, active, inactive, endpoints, .. } = service;
+        let name = service.service.as_deref().unwrap_or(OTHERS).to_owned();
+        let row = Row { name, rates, active: *active, inactive: *inactive };
+        [row].into_iter().chain(endpoints.iter().filter(move |_| has_endpoints).map(Row::of))
+    });
+    Table::of(&columns, rows)
 }
 
-fn row(name: String, rates: &Rates, active: u64, inactive: u64) -> [String; 8] {
-    let Rates { connections, packets_in, packets_out, bytes_in, bytes_out } = *rates;
-    let [connections, packets_in, packets_out, bytes_in, bytes_out] =
-        [connections, packets_in, packets_out, bytes_in, bytes_out].map(short);
-    let (active, inactive) = (active.to_string(), inactive.to_string());
-    [name, connections, packets_in, packets_out, bytes_in, bytes_out, active, inactive]
+impl<'a> Row<'a> {
+    fn of(endpoint: &'a EndpointTraffic) -> Self {
+        let EndpointTraffic { endpoint, rates, active, inactive, weight } = endpoint;
+        let drains = if *weight == 0 { ", weight 0" } else { "" };
+        Self { name: format!("  {endpoint}{drains}"), rates, active: *active, inactive: *inactive }
+    }
 }
 
 /// Returns a number with three digits or so: `0.5`, `12`, `1.2k`, `34M`.
@@ -119,7 +133,6 @@ fn short(number: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::answers::top::ServiceTraffic;
 
     pub(super) fn mk_top() -> Top {
         let rates = |connections| Rates {

@@ -4,11 +4,12 @@ use std::net::{IpAddr, SocketAddr};
 
 use clap::Args;
 
-use super::connections::{HEADINGS, connection_rows};
+use super::connections::COLUMNS;
 use super::{Session, written};
 use crate::answers::trace::{Choice, End, Trace, TracedStep, TracedWay};
 use crate::outcome::{Failure, Verdict};
-use crate::output::{aligned, bad, good, heading, notable, table};
+use crate::output::{bad, good, heading, notable, or_dash};
+use crate::table::{Column, Table};
 
 /// Most endpoints of a way that are listed.
 const MOST_ENDPOINTS: usize = 20;
@@ -82,10 +83,30 @@ fn destination(word: &str) -> Result<Destination, String> {
 }
 
 fn text(trace: &Trace) -> String {
+    let mut text = head(trace).into_iter().map(|line| line + "\n").collect::<String>();
+    for way in ways(trace) {
+        text += &format!("\n{}\n{}", heading(way.title), way.steps.text());
+        text += &way.endpoints.text();
+    }
+    if let Some(live) = &trace.live {
+        text += &match (live.connections.len(), live.total) {
+            (_, 0) => "\nno connection of it\n".to_owned(),
+            (shown, total) if shown < total => format!("\n{shown} of {total} connections:\n"),
+            (_, total) => format!("\nconnections: {total}\n"),
+        };
+        if !live.connections.is_empty() {
+            text += &Table::of(&COLUMNS, &live.connections).text();
+        }
+    }
+    text
+}
+
+/// Returns lines about the packet, and the notes.
+pub(in crate) fn head(trace: &Trace) -> Vec<String> {
     let packet = &trace.packet;
-    let comes = match &packet.interface {
+    let comes = match packet.interface.as_deref() {
         None => "sent by this node".to_owned(),
-        Some(name) if name.is_empty() => "comes by an unknown interface".to_owned(),
+        Some("") => "comes by an unknown interface".to_owned(),
         Some(name) => format!("comes by {name}"),
     };
     let who = if packet.asked == packet.source.to_string() {
@@ -98,42 +119,78 @@ fn text(trace: &Trace) -> String {
         None => notable("no Service of this node"),
     };
     let protocol = packet.protocol.to_ascii_uppercase();
-    let mut text = format!(
-        "{protocol} from {who} to {}: {service}; {comes}, mode {}\n",
-        packet.destination, trace.mode
-    );
-    for note in &trace.notes {
-        text += &format!("{}: {note}\n", notable("Note"));
-    }
-    let n_ways = trace.ways.len();
-    for (number, way) in (1..).zip(&trace.ways) {
-        text += &way_text(way, (number, n_ways));
-    }
-    if let Some(live) = &trace.live {
-        text += &match (live.connections.len(), live.total) {
-            (_, 0) => "\nno connection of it\n".to_owned(),
-            (shown, total) if shown < total => format!("\n{shown} of {total} connections:\n"),
-            (_, total) => format!("\nconnections: {total}\n"),
-        };
-        if !live.connections.is_empty() {
-            text += &table(&HEADINGS, connection_rows(&live.connections));
-        }
-    }
-    text
+    let (to, mode) = (packet.destination, &trace.mode);
+    let first = format!("{protocol} from {who} to {to}: {service}; {comes}, mode {mode}");
+    let notes = trace.notes.iter().map(|note| format!("{}: {note}", notable("Note")));
+    [first].into_iter().chain(notes).collect()
 }
 
-fn way_text(way: &TracedWay, (number, of): (usize, usize)) -> String {
-    let title = match (of, way.share) {
-        (1, _) => "Its way".to_owned(),
-        (_, Some(share)) => format!("Way {number} of {of}, {} of new connections", percent(share)),
-        (_, None) => format!("Way {number} of {of}"),
-    };
-    let mut lines = String::new();
+/// A way as people read it.
+pub(in crate) struct WayText {
+    pub(in crate) title: String,
+    /// Its steps, without headings: hook and table, chain and number, what happens.
+    pub(in crate) steps: Table,
+    pub(in crate) endpoints: Table,
+}
+
+/// Returns the ways in order.
+pub(in crate) fn ways(trace: &Trace) -> impl Iterator<Item = WayText> {
+    let of = trace.ways.len();
+    (1..).zip(&trace.ways).map(move |(number, way)| {
+        let title = match (of, way.share) {
+            (1, _) => "Its way".to_owned(),
+            (_, Some(share)) => {
+                format!("Way {number} of {of}, {} of new connections", percent(share))
+            }
+            (_, None) => format!("Way {number} of {of}"),
+        };
+        WayText { title, steps: steps(way), endpoints: endpoints(way) }
+    })
+}
+
+fn steps(way: &TracedWay) -> Table {
     let mut hook_now = "";
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    let mut row = |cells: [&str; 3]| {
+        let [first, second, third] = cells.map(str::to_owned);
+        rows.push(vec![format!("  {first}"), second, third]);
+    };
     for step in &way.steps {
-        lines += &step_text(step, &mut hook_now);
+        match step {
+            TracedStep::Rule { hook, table, chain, number, rule, entries, is_of_endpoint } => {
+                hook_now = hook;
+                let of =
+                    if *is_of_endpoint { " (of the first endpoint; each has one)" } else { "" };
+                let rule = without_comment(rule) + of;
+                row([&format!("{hook} {table}"), &format!("{chain} {number}"), &rule]);
+                entries.iter().for_each(|entry| row(["", "", &format!("  found in {entry}")]));
+            }
+            TracedStep::Mark { mark } => row(["", "", &format!("  its mark is {mark} now")]),
+            TracedStep::Translation { to, is_of_endpoint } => {
+                let to = if *is_of_endpoint { "the endpoint".to_owned() } else { to.to_string() };
+                row(["", "", &format!("  its destination is {to} now")]);
+            }
+            TracedStep::Routing { is_local: true } => row(["routing", "", "for this node"]),
+            TracedStep::Routing { is_local: false } => row(["routing", "", "for another host"]),
+            TracedStep::VirtualServer { address, scheduler, persistence } => {
+                let kept = persistence.map_or_else(String::new, |seconds| {
+                    format!("; a client comes back to its endpoint for {seconds} s")
+                });
+                let server = format!("{address}, scheduler {scheduler}{kept}");
+                row([&format!("{hook_now} IPVS"), "virtual server", &server]);
+            }
+            TracedStep::Relay { proxy_port } => {
+                let text = format!("proxy port {proxy_port}; it connects to an endpoint by itself");
+                row(["relay", "", &text]);
+            }
+        }
     }
-    let end = match way.end {
+    row(["end", "", &end_text(way)]);
+    Table { rows, ..Table::default() }
+}
+
+fn end_text(way: &TracedWay) -> String {
+    match way.end {
         End::Endpoint => good("an endpoint gets it"),
         End::Unanswered => bad(
             "an endpoint on another node gets it, and answers past this node: the client takes no answer from \
@@ -143,49 +200,6 @@ fn way_text(way: &TracedWay, (number, of): (usize, usize)) -> String {
         End::PassedOn => "it is routed on as it is".to_owned(),
         End::Dropped => bad("dropped: the client hears nothing"),
         End::Refused => bad(format!("refused: {}", way.refused_by.as_deref().unwrap_or_default())),
-    };
-    lines += &format!("  end\t\t{end}\n");
-    let mut text = format!("\n{}\n{}", heading(title), aligned(&lines));
-    if !way.endpoints.is_empty() {
-        text += &endpoints_text(&way.endpoints, way.more_endpoints);
-    }
-    text
-}
-
-/// Returns a step as lines of cells: hook and table, chain and number, what happens.
-fn step_text<'a>(step: &'a TracedStep, hook_now: &mut &'a str) -> String {
-    match step {
-        TracedStep::Rule { hook, table, chain, number, rule, entries, is_of_endpoint } => {
-            *hook_now = hook;
-            let rule = without_comment(rule);
-            let mut lines = format!("  {hook} {table}\t{chain} {number}\t{rule}");
-            if *is_of_endpoint {
-                lines += " (of the first endpoint; each has one)";
-            }
-            lines.push('\n');
-            for entry in entries {
-                lines += &format!("  \t\t  found in {entry}\n");
-            }
-            lines
-        }
-        TracedStep::Mark { mark } => format!("  \t\t  its mark is {mark} now\n"),
-        TracedStep::Translation { to, is_of_endpoint: false } => {
-            format!("  \t\t  its destination is {to} now\n")
-        }
-        TracedStep::Translation { .. } => {
-            "  \t\t  its destination is the endpoint now\n".to_owned()
-        }
-        TracedStep::Routing { is_local: true } => "  routing\t\tfor this node\n".to_owned(),
-        TracedStep::Routing { is_local: false } => "  routing\t\tfor another host\n".to_owned(),
-        TracedStep::VirtualServer { address, scheduler, persistence } => {
-            let kept = persistence.map_or_else(String::new, |seconds| {
-                format!("; a client comes back to its endpoint for {seconds} s")
-            });
-            format!("  {hook_now} IPVS\tvirtual server\t{address}, scheduler {scheduler}{kept}\n")
-        }
-        TracedStep::Relay { proxy_port } => {
-            format!("  relay\t\tproxy port {proxy_port}; it connects to an endpoint by itself\n")
-        }
     }
 }
 
@@ -199,29 +213,30 @@ fn without_comment(rule: &str) -> String {
     parts.unwrap_or_else(|| rule.to_owned())
 }
 
-fn endpoints_text(endpoints: &[Choice], more_endpoints: usize) -> String {
-    let rows = endpoints.iter().take(MOST_ENDPOINTS).map(|choice| {
-        [
-            format!("  {}", choice.endpoint),
-            choice.weight.map_or_else(|| "-".to_owned(), |weight| weight.to_string()),
-            choice.share.map_or_else(|| "-".to_owned(), percent),
-            match (choice.sees, choice.is_masqueraded) {
-                (Some(address), false) => address.to_string(),
-                (Some(address), true) => format!("{address}, masqueraded"),
-                (None, _) => "an address of this node, masqueraded".to_owned(),
-            },
-        ]
-    });
-    let text = table(&["  ENDPOINT", "WEIGHT", "SHARE", "SEES AS SOURCE"], rows);
-    match (endpoints.len().saturating_sub(MOST_ENDPOINTS), more_endpoints) {
-        (0, 0) => text,
-        (more, 0) => format!("{text}  and {more} more: -o json has all\n"),
-        (more, left_out) => format!(
-            "{text}  and {} more: -o json has the first {}, `kube-ipvs service` lists them\n",
-            more + left_out,
-            endpoints.len()
-        ),
+fn endpoints(way: &TracedWay) -> Table {
+    const COLUMNS: [Column<Choice>; 4] = [
+        ("  ENDPOINT", |it| format!("  {}", it.endpoint)),
+        ("WEIGHT", |it| or_dash(it.weight)),
+        ("SHARE", |it| or_dash(it.share.map(percent))),
+        ("SEES AS SOURCE", |it| match (it.sees, it.is_masqueraded) {
+            (Some(address), false) => address.to_string(),
+            (Some(address), true) => format!("{address}, masqueraded"),
+            (None, _) => "an address of this node, masqueraded".to_owned(),
+        }),
+    ];
+    let n_all = way.endpoints.len();
+    if n_all == 0 {
+        return Table::default();
     }
+    let more = match (n_all.saturating_sub(MOST_ENDPOINTS), way.more_endpoints) {
+        (0, 0) => None,
+        (more, 0) => Some(format!("  and {more} more: -o json has all")),
+        (more, left_out) => Some(format!(
+            "  and {} more: -o json has the first {n_all}, `kube-ipvs service` lists them",
+            more + left_out
+        )),
+    };
+    Table::of(&COLUMNS, way.endpoints.iter().take(MOST_ENDPOINTS)).with_more(more)
 }
 
 /// Returns a share as people write it: `50%`, `33.3%`.
@@ -366,11 +381,21 @@ Its way
 
     #[test]
     fn endpoints_that_are_not_listed_are_counted() {
-        let endpoints = |n| vec![choice("10.244.1.11:8080", None); n];
-        assert!(!endpoints_text(&endpoints(MOST_ENDPOINTS), 0).contains("more"));
-        let text = endpoints_text(&endpoints(25), 0);
-        assert!(text.ends_with("  and 5 more: -o json has all\n"), "{text}");
-        let text = endpoints_text(&endpoints(500), 9_500);
+        let text = |number, more_endpoints| {
+            let way = TracedWay {
+                steps: Vec::new(),
+                end: End::Endpoint,
+                refused_by: None,
+                share: None,
+                endpoints: vec![choice("10.244.1.11:8080", None); number],
+                more_endpoints,
+            };
+            endpoints(&way).text()
+        };
+        assert!(!text(MOST_ENDPOINTS, 0).contains("more"));
+        let all = text(25, 0);
+        assert!(all.ends_with("  and 5 more: -o json has all\n"), "{all}");
+        let text = text(500, 9_500);
         let expected =
             "  and 9980 more: -o json has the first 500, `kube-ipvs service` lists them\n";
         assert!(text.ends_with(expected), "{text}");

@@ -1,6 +1,10 @@
 //! HTML and SVG under construction. Whatever is not of this program's own text is escaped.
 
 use std::fmt::{Display, Write as _};
+use std::iter::repeat;
+
+use crate::output::pieces;
+use crate::table::{Facts, Table};
 
 /// Elements, of which all that were begun are ended.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -47,14 +51,52 @@ impl Markup {
         self
     }
 
-    /// A row of a table, of headings.
-    pub(super) fn headings(&mut self, headings: &[&str]) -> &mut Self {
-        self.element("thead", &[], |head| {
-            head.element("tr", &[], |row| {
-                for heading in headings {
-                    row.labelled("th", &[("scope", "col")], heading);
-                }
+    /// A text with the styles of [`output`](crate::output), each of which is a class.
+    pub(super) fn styled(&mut self, text: &str) -> &mut Self {
+        for (class, piece) in pieces(text) {
+            match class {
+                "" => self.text(piece),
+                class => self.labelled("span", &[("class", class)], piece),
+            };
+        }
+        self
+    }
+
+    /// A paragraph with a text with styles.
+    pub(super) fn line(&mut self, text: &str) -> &mut Self {
+        self.element("p", &[], |line| {
+            line.styled(text);
+        })
+    }
+
+    /// A table, with links of the cells of some rows below a heading.
+    pub(super) fn table(
+        &mut self,
+        table: &Table,
+        link: impl Fn(usize, &str) -> Option<String>,
+    ) -> &mut Self {
+        if !table.rows.is_empty() {
+            self.element("div", &[("class", "wide")], |wide| {
+                wide.element("table", &[], |rows| write_rows(rows, table, link));
             });
+        }
+        for more in &table.more {
+            self.line(more);
+        }
+        self
+    }
+
+    /// A list of facts, each with its values.
+    pub(super) fn facts(&mut self, facts: &Facts) -> &mut Self {
+        self.element("dl", &[], |list| {
+            for (name, values) in facts.iter() {
+                list.labelled("dt", &[], name);
+                for value in values {
+                    list.element("dd", &[], |item| {
+                        item.styled(value);
+                    });
+                }
+            }
         })
     }
 
@@ -64,11 +106,6 @@ impl Markup {
             self.labelled("p", &[("class", class)], text);
         }
         self
-    }
-
-    /// A term of a list of terms, with its value.
-    pub(super) fn term(&mut self, term: &'static str, value: impl Display) -> &mut Self {
-        self.labelled("dt", &[], term).labelled("dd", &[], value)
     }
 
     /// Returns the whole document.
@@ -103,9 +140,30 @@ impl Markup {
     }
 }
 
+fn write_rows(rows: &mut Markup, table: &Table, link: impl Fn(usize, &str) -> Option<String>) {
+    rows.element("tr", &[], |row| {
+        for heading in &table.headings {
+            row.labelled("th", &[("scope", "col")], heading);
+        }
+    });
+    for (number, cells) in table.rows.iter().enumerate() {
+        rows.element("tr", &[], |row| {
+            for (heading, text) in table.headings.iter().chain(repeat(&"")).zip(cells) {
+                row.element("td", &[], |cell| {
+                    match link(number, heading) {
+                        Some(target) => cell.labelled("a", &[("href", &*target)], text),
+                        None => cell.styled(text),
+                    };
+                });
+            }
+        });
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::output::bad;
 
     #[test]
     fn texts_and_values_cannot_end_an_element() {
@@ -122,10 +180,26 @@ mod tests {
     #[test]
     fn elements_are_ended_in_their_order() {
         let mut markup = Markup::default();
-        markup.element("dl", &[], |list| {
-            list.term("mode", "ipvs");
-        });
-        markup.note("bad", None).note("bad", Some("no"));
-        assert_eq!(markup.0, "<dl><dt>mode</dt><dd>ipvs</dd></dl><p class=\"bad\">no</p>");
+        let mut facts = Facts::default();
+        facts.add("mode", [format!("ipvs, {}", bad("<held up>"))]);
+        facts.add("none", None);
+        markup.facts(&facts).note("bad", None).note("bad", Some("no"));
+        assert_eq!(
+            markup.0,
+            "<dl><dt>mode</dt><dd>ipvs, <span class=\"bad\">&lt;held up&gt;</span></dd></dl>\
+             <p class=\"bad\">no</p>"
+        );
+        let mut markup = Markup::default();
+        let table = Table {
+            headings: vec!["A", "B"],
+            rows: vec![vec!["a".to_owned(), "b".to_owned()]],
+            more: vec!["and 2 more".to_owned()],
+        };
+        markup.table(&table, |_, heading| (heading == "B").then(|| "/x".to_owned()));
+        assert_eq!(
+            markup.0,
+            "<div class=\"wide\"><table><tr><th scope=\"col\">A</th><th scope=\"col\">B</th></tr>\
+             <tr><td>a</td><td><a href=\"/x\">b</a></td></tr></table></div><p>and 2 more</p>"
+        );
     }
 }

@@ -3,7 +3,10 @@
 use std::net::SocketAddr;
 
 use super::markup::Markup;
-use crate::answers::service::{EndpointState, FrontendKind, FrontendState, ServiceState, Traffic};
+use crate::answers::service::{
+    EndpointState, FrontendKind, FrontendState, ServiceState, Traffic,
+};
+use crate::commands::service::bytes;
 use syntax::counted::counted;
 
 /// Most frontends and endpoints of a picture. The tables below it have all.
@@ -160,11 +163,6 @@ fn add(known: &mut EndpointState, other: &EndpointState) {
     }
 }
 
-/// `TCP 10.96.0.1:443 (cluster address)`.
-pub(super) fn frontend_title(frontend: &FrontendState) -> String {
-    format!("{} ({})", socket(frontend), kind(frontend))
-}
-
 /// `TCP 10.96.0.1:443`.
 fn socket(frontend: &FrontendState) -> String {
     let socket = frontend.address.map_or_else(
@@ -203,34 +201,14 @@ fn class(endpoint: &EndpointState) -> &'static str {
     }
 }
 
-/// Rates of traffic: `3 connections/s, 1.2 kB/s in, 40 kB/s out`.
-pub(super) fn rates(traffic: &Traffic) -> String {
+/// Rates of traffic: `3 connections/s, 1.2 KiB/s in, 40.0 KiB/s out`.
+fn rates(traffic: &Traffic) -> String {
     format!(
         "{}/s, {}/s in, {}/s out",
         counted(traffic.connections_per_second, "connection"),
         bytes(traffic.incoming_bytes_per_second),
         bytes(traffic.outgoing_bytes_per_second)
     )
-}
-
-/// Bytes with three digits: `0 B`, `1.5 kB`, `23 MB`.
-fn bytes(number: u64) -> String {
-    let units = ["B", "kB", "MB", "GB", "TB", "PB", "EB"];
-    #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
-    let mut value = number as f64;
-    let mut unit = "B";
-    for larger in units.into_iter().skip(1) {
-        if value < 999.5 {
-            break;
-        }
-        value /= 1_000.0;
-        unit = larger;
-    }
-    if unit == "B" || value >= 99.5 {
-        format!("{value:.0} {unit}")
-    } else {
-        format!("{value:.1} {unit}")
-    }
 }
 
 /// Vertical middle of a box among others of its column, which is centred.
@@ -313,22 +291,6 @@ fn line(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn bytes_have_three_digits_at_most() {
-        for (number, text) in [
-            (0, "0 B"),
-            (999, "999 B"),
-            (1_000, "1.0 kB"),
-            (1_549, "1.5 kB"),
-            (99_499, "99.5 kB"),
-            (123_456, "123 kB"),
-            (999_600, "1.0 MB"),
-            (u64::MAX, "18.4 EB"),
-        ] {
-            assert_eq!(bytes(number), text, "{number}");
-        }
-    }
 
     #[test]
     fn a_text_that_does_not_fit_is_cut() {

@@ -200,13 +200,14 @@ fn what_plan_says_of_manifests_is_among_what_a_start_writes() {
     web.external = vec![ip("198.51.100.9")];
     bed.manifests.apply(&web).unwrap();
     let folder = bed.manifests.path().display().to_string();
+    let local = format!("--cluster-cidr={POD_RANGE_IPV4},{POD_RANGE_IPV6}");
     for mode in ["--proxy-mode=ipvs", "--proxy-mode=iptables"] {
-        let words = ["plan", "-o", "json", "-f", &folder, "--", "--hostname-override=node1", mode];
-        let planned = run(&bed, &words);
+        let words = ["plan", "-o", "json", "-f", &folder, "--", "--hostname-override=node1"];
+        let planned = run(&bed, &[&words[..], &[mode, &local]].concat());
         assert_eq!(planned.code, 0, "{planned:?}");
         let foretold = operations(&planned.json(), "operations");
         assert!(foretold.len() > 4, "{foretold:?}");
-        let proxy = bed.start(&["--v=4", mode]);
+        let proxy = bed.start(&["--v=4", mode, &local]);
         let log = proxy.log().unwrap();
         let written = written(&log);
         let missing: Vec<&String> = foretold.iter().filter(|it| !written.contains(it)).collect();

@@ -12,7 +12,7 @@ use ratatui::text::Line;
 use ratatui::widgets::{Paragraph, Row, Table, TableState};
 use ratatui::{DefaultTerminal, Frame};
 
-use super::{Arguments, HEADINGS, OTHERS, STANDS_STILL, endpoint_row, name, row, short};
+use super::{Arguments, STANDS_STILL, name, short};
 use crate::answers::top::{Sort, Top};
 use crate::client::Client;
 use crate::outcome::Failure;
@@ -204,22 +204,16 @@ impl Screen {
             Layout::vertical([Constraint::Length(2), Constraint::Fill(1), Constraint::Length(1)]);
         let [head, body, foot] = areas.areas(frame.area());
         frame.render_widget(Paragraph::new(self.head()), head);
-        let mut rows = Vec::new();
-        for service in self.top.iter().flat_map(|top| &top.services) {
-            let name = service.service.as_deref().unwrap_or(OTHERS).to_owned();
-            rows.push(Row::new(row(name, &service.rates, service.active, service.inactive)));
-            if self.has_endpoints {
-                rows.extend(service.endpoints.iter().map(|it| Row::new(endpoint_row(it))));
-            }
-        }
+        let services = self.top.as_ref().map_or(&[][..], |top| top.services.as_slice());
+        let shown = super::table(services, self.has_endpoints);
         let widths = [24, 8, 13, 8, 11, 8, 8, 8];
         let widths = widths.into_iter().enumerate().map(|(column, width)| match column {
             0 => Constraint::Min(width),
             _ => Constraint::Length(width),
         });
         let bold = Style::new().add_modifier(Modifier::BOLD);
-        let table = Table::new(rows, widths)
-            .header(Row::new(HEADINGS).style(bold))
+        let table = Table::new(shown.rows.into_iter().map(Row::new), widths)
+            .header(Row::new(shown.headings).style(bold))
             .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));
         frame.render_stateful_widget(table, body, &mut self.table);
         frame.render_widget(Paragraph::new(self.foot()), foot);

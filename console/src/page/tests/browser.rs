@@ -110,13 +110,13 @@ const PAGES: [Shown; 4] = [
     Shown {
         name: "status",
         path: "",
-        texts: &["node-1", "virtual servers", "KUBE-CLUSTER-IP", "drained by hand"],
-        height: 1_060,
+        texts: &["node-1", "virtual servers", "KUBE-CLUSTER-IP", "3 endpoints by hand"],
+        height: 640,
     },
     Shown {
         name: "services",
         path: "services",
-        texts: &["shop/cart", "10.96.0.10, 203.0.113.9", "2 used, 2 of 3 ready"],
+        texts: &["cart", "203.0.113.9", "2/3"],
         height: 370,
     },
     Shown {
@@ -128,8 +128,8 @@ const PAGES: [Shown; 4] = [
     Shown {
         name: "trace",
         path: "trace?source=outside&destination=203.0.113.9:80",
-        texts: &["virtual server 203.0.113.9:80", "an endpoint gets it", "masqueraded"],
-        height: 580,
+        texts: &["203.0.113.9:80, scheduler rr", "an endpoint gets it", "masqueraded"],
+        height: 680,
     },
 ];
 
