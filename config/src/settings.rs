@@ -11,7 +11,7 @@ use super::text::{Parsed, Text, Words, go_bool};
 use syntax::duration::GoDuration;
 use syntax::quantity::Quantity;
 
-/// What a number must be.
+/// Conditions on numbers and times, in the words of kube-proxy's refusals.
 pub(super) const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
 pub(super) const POSITIVE: &str = "must be greater than 0";
 

@@ -38,7 +38,6 @@ use tower::ServiceExt as _;
 use super::Desk;
 use super::answers::{self, Answer, Content, FailureAnswer};
 use super::harmless::harmless_json;
-use serve::listen::Readers;
 use layout::{Page, Place};
 use markup::Markup;
 use serve::listen::Readers;

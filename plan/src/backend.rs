@@ -22,8 +22,8 @@ use crate::rule_set::{Jump, RuleSet, RuleSetSettings};
 use crate::settings::Settings;
 use crate::userspace::{ProxyPorts, RelayPort};
 
-/// Makes the last rules of a family's chain of Services.
-type Tail = fn(Family, Option<&[IpAddr]>, &Settings) -> Vec<Box<str>>;
+/// Returns the last rules of a family's chain of Services, which lead to node ports at these addresses.
+type TailRules = fn(Family, Option<&[IpAddr]>, &Settings) -> Vec<Box<str>>;
 
 /// Behaviour of a mode.
 #[derive(Debug)]
@@ -36,9 +36,8 @@ pub(crate) struct Backend {
     /// Returns the constant rules of a family. True: another mode's rules still lead its connections. Last: the
     /// [`Backend::node_port_addresses`].
     pub(crate) rule_set: fn(Family, &RuleSetSettings, bool, Option<&[IpAddr]>) -> RuleSet,
-    /// Returns the last rules of a family's chain of Services, which lead to node ports at these addresses. None:
-    /// such rules are constant.
-    pub(crate) tail: Option<Tail>,
+    /// None: rules that lead to node ports are constant.
+    pub(crate) tail: Option<TailRules>,
     /// Compiles a Service to chains, with the proxy ports that the relay has for it.
     pub(crate) compile_chains: fn(&Exposure<'_>, &ProxyPorts, &NodeFacts, &Settings) -> Compiled,
     /// Returns what the relay is to listen on for a Service.

@@ -8,7 +8,7 @@ use crate::comparison::{services_by_address, services_of};
 use crate::offline::PlannedManifests;
 use crate::words::{Beside, Described, Effect, describe};
 
-/// What a node without state of Services would write for manifests.
+/// Operations by which a node without state of Services would serve manifests.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Planned {

@@ -6,14 +6,13 @@ use super::plan::operations_text;
 use super::services::listed;
 use super::source::SourceArguments;
 use super::{Session, written};
-use config::Configuration;
 use crate::answers::diff::{Diff, DiffLine, DifferenceKind, DifferenceState};
 use crate::answers::takeover::Takeover;
 use crate::offline::Node;
 use crate::outcome::{Failure, Verdict};
 use crate::output::{bad, duration, notable, or_dash};
-use crate::table::{Column, Table};
 use crate::process;
+use crate::table::{Column, Table};
 use config::Configuration;
 use syntax::counted::counted;
 

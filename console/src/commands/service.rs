@@ -8,9 +8,7 @@ use clap_complete::engine::ArgValueCompleter;
 use super::services::DEFAULT_NAMESPACE;
 use super::{Session, completion, counted_many, written};
 use crate::answers::decision::{Hints, Use};
-use crate::answers::service::{
-    EndpointState, FrontendKind, FrontendState, ServiceState, Traffic,
-};
+use crate::answers::service::{EndpointState, FrontendKind, FrontendState, ServiceState, Traffic};
 use crate::outcome::{Failure, Verdict};
 use crate::output::{bad, duration, good, heading, notable, or_dash};
 use crate::table::{Column, Facts, Table};
@@ -62,7 +60,7 @@ fn text(state: &ServiceState) -> String {
 }
 
 /// Returns the facts about a Service.
-pub(in crate) fn facts(state: &ServiceState) -> Facts {
+pub(crate) fn facts(state: &ServiceState) -> Facts {
     let mut facts = Facts::default();
     let ServiceState { namespace, name, service_type, mode, .. } = state;
     facts.add("Service", [format!("{namespace}/{name}, {service_type}, in mode {mode}")]);
@@ -85,13 +83,13 @@ pub(in crate) fn facts(state: &ServiceState) -> Facts {
 }
 
 /// Returns how many frontends are left out, in words.
-pub(in crate) fn more_frontends(state: &ServiceState) -> Option<String> {
+pub(crate) fn more_frontends(state: &ServiceState) -> Option<String> {
     (state.more_frontends > 0)
         .then(|| format!("and {}", counted(state.more_frontends, "more frontend")))
 }
 
 /// Returns lines about a frontend, the first of which names it.
-pub(in crate) fn title(frontend: &FrontendState) -> String {
+pub(crate) fn title(frontend: &FrontendState) -> String {
     let address = frontend.address.map_or_else(
         || format!("node port {} at every address that serves node ports", frontend.port),
         |address| SocketAddr::new(address, frontend.port).to_string(),
@@ -164,7 +162,7 @@ fn traffic_text(traffic: &Traffic) -> String {
 }
 
 /// Returns a number of bytes as people write it.
-pub(in crate) fn bytes(number: u64) -> String {
+pub(crate) fn bytes(number: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut scaled = number as f64;
     let mut units = UNITS.into_iter();
@@ -180,7 +178,7 @@ pub(in crate) fn bytes(number: u64) -> String {
 }
 
 /// Returns a table of a frontend's endpoints.
-pub(in crate) fn endpoints(frontend: &FrontendState) -> Table {
+pub(crate) fn endpoints(frontend: &FrontendState) -> Table {
     type Row<'a> = (&'a EndpointState, &'a FrontendState);
     let endpoint: [Column<Row<'_>>; 3] = [
         ("ENDPOINT", |(it, _)| it.endpoint.to_string()),

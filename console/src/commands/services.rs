@@ -13,7 +13,7 @@ use crate::table::{Column, Table};
 pub(super) const DEFAULT_NAMESPACE: &str = "default";
 
 /// Heading of the column that leads to a Service.
-pub(in crate) const NAME: &str = "NAME";
+pub(crate) const NAME: &str = "NAME";
 
 /// Lists Services with their addresses, ports, endpoints and connections on this node
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
@@ -75,7 +75,7 @@ fn text(all: &Services, arguments: &Arguments) -> String {
 }
 
 /// Returns a table of Services.
-pub(in crate) fn table(services: &[ServiceRow], with_namespaces: bool) -> Table {
+pub(crate) fn table(services: &[ServiceRow], with_namespaces: bool) -> Table {
     let columns: [Column<ServiceRow>; 11] = [
         ("NAMESPACE", |it| it.namespace.clone()),
         (NAME, |it| it.name.clone()),

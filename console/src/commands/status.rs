@@ -50,7 +50,7 @@ fn text(status: &Status) -> String {
 }
 
 /// Returns the facts about the program and its node.
-pub(in crate) fn facts(status: &Status) -> Facts {
+pub(crate) fn facts(status: &Status) -> Facts {
     let mut facts = Facts::default();
     let (program, mode, input) = (&status.program, &status.mode, &status.input);
     facts.add("Not whole", status.lacks.iter().map(bad));
@@ -87,7 +87,7 @@ pub(in crate) fn facts(status: &Status) -> Facts {
 }
 
 /// Returns the tables that have rows: sets, refused writes, errors.
-pub(in crate) fn tables(status: &Status) -> Vec<Table> {
+pub(crate) fn tables(status: &Status) -> Vec<Table> {
     let mut tables = Vec::new();
     if !status.is_loop_stuck {
         let kernel = &status.kernel;

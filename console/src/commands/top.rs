@@ -7,9 +7,7 @@ use std::io::{self, IsTerminal as _};
 use clap::Args;
 
 use super::{Session, written};
-use crate::answers::top::{
-    DEFAULT_LIMIT, EndpointTraffic, Rates, ServiceTraffic, Sort, Top,
-};
+use crate::answers::top::{DEFAULT_LIMIT, EndpointTraffic, Rates, ServiceTraffic, Sort, Top};
 use crate::outcome::{Failure, Verdict};
 use crate::output::{Format, notable};
 use crate::table::{Column, Table};

@@ -102,7 +102,7 @@ fn text(trace: &Trace) -> String {
 }
 
 /// Returns lines about the packet, and the notes.
-pub(in crate) fn head(trace: &Trace) -> Vec<String> {
+pub(crate) fn head(trace: &Trace) -> Vec<String> {
     let packet = &trace.packet;
     let comes = match packet.interface.as_deref() {
         None => "sent by this node".to_owned(),
@@ -126,15 +126,15 @@ pub(in crate) fn head(trace: &Trace) -> Vec<String> {
 }
 
 /// A way as people read it.
-pub(in crate) struct WayText {
-    pub(in crate) title: String,
+pub(crate) struct WayText {
+    pub(crate) title: String,
     /// Its steps, without headings: hook and table, chain and number, what happens.
-    pub(in crate) steps: Table,
-    pub(in crate) endpoints: Table,
+    pub(crate) steps: Table,
+    pub(crate) endpoints: Table,
 }
 
 /// Returns the ways in order.
-pub(in crate) fn ways(trace: &Trace) -> impl Iterator<Item = WayText> {
+pub(crate) fn ways(trace: &Trace) -> impl Iterator<Item = WayText> {
     let of = trace.ways.len();
     (1..).zip(&trace.ways).map(move |(number, way)| {
         let title = match (of, way.share) {

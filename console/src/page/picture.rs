@@ -3,9 +3,7 @@
 use std::net::SocketAddr;
 
 use super::markup::Markup;
-use crate::answers::service::{
-    EndpointState, FrontendKind, FrontendState, ServiceState, Traffic,
-};
+use crate::answers::service::{EndpointState, FrontendKind, FrontendState, ServiceState, Traffic};
 use crate::commands::service::bytes;
 use syntax::counted::counted;
 

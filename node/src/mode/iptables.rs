@@ -1,4 +1,4 @@
-//! What mode iptables does to its host: iptables alone, whose rules choose the endpoints.
+//! Mode iptables on its host: iptables alone, whose rules choose the endpoints.
 
 use std::path::Path;
 

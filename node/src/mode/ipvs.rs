@@ -1,4 +1,4 @@
-//! What mode ipvs does to its host: IPVS, sets, the interface `kube-ipvs0` or local routes, and iptables.
+//! Mode ipvs on its host: IPVS, sets, the interface `kube-ipvs0` or local routes, and iptables.
 
 pub(crate) mod neighbours;
 mod probe;

@@ -54,7 +54,7 @@ pub(crate) struct HostMode {
     pub(crate) forwards_first_packets: bool,
     /// Returns the seconds for which it remembers an idle TCP connection, beside connection tracking.
     pub(crate) idle_limit: fn(&Configuration) -> Option<u64>,
-    /// What becomes of IPVS's state that is there at a start, in words.
+    /// Fate of IPVS's state that is there at a start, in words.
     pub(crate) fate_of_ipvs_state: &'static str,
 
     /// True if it has chains of this table and name, but for `KUBE-FIREWALL`. Some are chains of several modes.

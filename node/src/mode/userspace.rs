@@ -1,4 +1,4 @@
-//! What mode userspace does to its host: iptables alone, whose rules lead to the relay.
+//! Mode userspace on its host: iptables alone, whose rules lead to the relay.
 
 use plan::mode::Mode;
 

@@ -3,14 +3,14 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use config::cli;
-use config::Configuration;
 use crate::answers::explain::{Asked, Explanation, explain_with};
 use crate::harmless::harmless;
 use crate::offline::PlannedManifests;
 use crate::outcome::Failure;
 use crate::output::notable;
 use crate::pods::find_in_folder;
+use config::Configuration;
+use config::cli;
 
 /// Explains a Service of a folder of manifests, as it would be on this node. The node's addresses are
 /// those of its Node, if that is among them.
