@@ -1,5 +1,5 @@
 //! Preparation of the host: modules, the probe, sysctls, and the handles. What a mode adds to the steps that all
-//! modes have is in its list ([`mode`](crate::mode)).
+//! modes have is in its list (`node/src/mode/`).
 
 mod conntrack;
 mod examination;

@@ -13,7 +13,7 @@ use crate::vm::host_packages;
 const PICTURES: &str = "KUBE_IPVS_SCREENSHOTS";
 
 /// Tests that need the browser.
-pub(crate) const TESTS: &str = "console::page::tests::browser::";
+pub(crate) const TESTS: &str = "page::tests::browser::";
 
 /// Runs the tests, and keeps what they see as the pictures of the documentation.
 pub(crate) fn look() -> Result<ExitCode> {
