@@ -127,6 +127,7 @@ impl<S: Subscriber> Layer<S> for NotedFailures {
 
 /// Returns the part of the program that a line to be noted is about; none: it is not noted.
 fn origin(target: &str, level: Level) -> Option<Origin> {
+    // The program's own modules, or a crate of its.
     let path = target.strip_prefix("kube_ipvs")?;
     let is_below = |module: &str| {
         path.strip_prefix(module).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
@@ -136,14 +137,14 @@ fn origin(target: &str, level: Level) -> Option<Origin> {
     let is_note = path == "::app" || path.is_empty();
     match level {
         Level::ERROR => {}
-        Level::WARN if !is_note && !is_any(&["::reconcile", "::kernel"]) => {}
+        Level::WARN if !is_note && !is_any(&["_reconcile", "_kernel"]) => {}
         _ => return None,
     }
-    Some(if is_any(&["::source", "::app::input"]) {
+    Some(if is_any(&["_source", "::app::input"]) {
         Origin::Source
-    } else if is_any(&["::config", "::app::changes"]) {
+    } else if is_any(&["_config", "::app::changes"]) {
         Origin::Configuration
-    } else if is_any(&["::serve", "::console", "::localhost", "::relay"]) {
+    } else if is_any(&["_serve", "_console", "_forwarding"]) {
         Origin::Listener
     } else {
         Origin::Program
@@ -217,11 +218,11 @@ mod tests {
         let subscriber =
             tracing_subscriber::registry().with(kept).with(NotedFailures::new(journal.clone()));
         tracing::subscriber::with_default(subscriber, || {
-            info!(target: "kube_ipvs::source::kubernetes", "follows");
-            warn!(target: "kube_ipvs::source::kubernetes", kind = "Service", "cannot follow");
-            error!(target: "kube_ipvs::config::watch", "not valid");
-            warn!(target: "kube_ipvs::serve::listen", "cannot listen");
-            warn!(target: "kube_ipvs::reconcile::writer", "refused: its observer notes it");
+            info!(target: "kube_ipvs_source::kubernetes", "follows");
+            warn!(target: "kube_ipvs_source::kubernetes", kind = "Service", "cannot follow");
+            error!(target: "kube_ipvs_config::watch", "not valid");
+            warn!(target: "kube_ipvs_serve::listen", "cannot listen");
+            warn!(target: "kube_ipvs_reconcile::writer", "refused: its observer notes it");
             warn!(target: "kube_ipvs::app", "a flag is ignored");
             warn!(target: "kube_ipvs::app::localhost", "stopped");
             warn!(target: "hyper", "of a library");

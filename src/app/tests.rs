@@ -34,7 +34,7 @@ fn debug_lines(verbosity: u8) -> (bool, bool) {
     let filter = EnvFilter::new(directives(verbosity));
     let subscriber = tracing_subscriber::registry().with(filter);
     tracing::subscriber::with_default(subscriber, || {
-        let ours = tracing::enabled!(target: "kube_ipvs::reconcile", tracing::Level::DEBUG);
+        let ours = tracing::enabled!(target: "kube_ipvs_reconcile", tracing::Level::DEBUG);
         let theirs = tracing::enabled!(target: "kube_client::client", tracing::Level::DEBUG);
         (ours, theirs)
     })
