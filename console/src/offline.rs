@@ -12,9 +12,11 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::answers::diff::Diff;
+use super::answers::plan::{Planned, PlannedOperation};
 use super::answers::takeover::Takeover;
-use super::comparison::{Compared, Comparison, Plan};
+use super::comparison::{Compared, Comparison, Plan, services_by_address, services_of};
 use super::outcome::Failure;
+use super::words::{Beside, describe};
 use config::Configuration;
 use kernel::ReadError;
 use kernel::reader::KernelReader;
@@ -86,6 +88,38 @@ impl PlannedManifests {
         let plan = planner.plan();
         let warnings = warnings.iter().map(ToString::to_string).collect();
         Ok(Self { planner, plan, has_node, warnings })
+    }
+}
+
+impl From<PlannedManifests> for Planned {
+    fn from(planned: PlannedManifests) -> Self {
+        let PlannedManifests { planner, plan, has_node, mut warnings } = planned;
+        let (settings, desired) = (planner.settings(), planner.desired());
+        let frontends = desired.frontends();
+        let by_address =
+            services_by_address(frontends.filter_map(|at| Some((at, desired.owner(at)?))));
+        let mut ops = plan.ops;
+        planner.insert_growth(&mut ops);
+        let operations = ops.iter().map(|op| {
+            let subject = op.subject();
+            let services = services_of(&subject, planner.owner_of(&subject), &&by_address);
+            PlannedOperation::new(op.to_string(), describe(op, &Beside::default()), &services)
+        });
+        let problems = plan.problems.into_iter().flat_map(|(service, problems)| {
+            problems.into_iter().map(move |problem| format!("{service}: {problem}"))
+        });
+        warnings.extend(problems);
+        let node = settings.node_name.to_string();
+        let unknown = format!(
+            "no Node {node} is among the manifests: NodePorts are at no address; add its manifest"
+        );
+        Self {
+            mode: settings.mode.to_string(),
+            node,
+            operations: operations.collect(),
+            notes: if has_node { Vec::new() } else { vec![unknown] },
+            warnings,
+        }
     }
 }
 

@@ -3,7 +3,6 @@
 //! Unlike [`linux`](super::linux), this works on kernels without IPVS or ipset too.
 
 use std::net::IpAddr;
-use std::path::Path;
 
 use ipnet::IpNet;
 use plan::actual::{Actual, ActualSet, ActualVirtualServer};
@@ -16,7 +15,7 @@ use plan::sets::{FORMER, SetId};
 use super::link::{AddressBatch, AddressScope, Link, LinkAddress, Links};
 use super::linux::grow;
 use super::route::{RouteBatch, Routes};
-use super::{ReadError, translate};
+use super::{ReadError, loaded, translate};
 
 /// Handles that read and remove it, in the network namespace they were opened in.
 #[derive(Debug)]
@@ -64,34 +63,6 @@ pub struct Connections {
     pub inactive: u64,
 }
 
-/// True if the kernel has not loaded IPVS, and so has no virtual server: a question over netlink would
-/// load it.
-fn is_ipvs_missing() -> bool {
-    let table = Path::new("/proc/thread-self/net/ip_vs");
-    table.parent().is_some_and(Path::exists) && !table.exists()
-}
-
-/// Opens IPVS; none: the kernel has none, or has not loaded it.
-pub(super) fn ipvs() -> Result<Option<ipvs::Client>, ReadError> {
-    if is_ipvs_missing() {
-        return Ok(None);
-    }
-    match ipvs::Client::open() {
-        Ok(client) => Ok(Some(client)),
-        Err(error) if error.is_unsupported() => Ok(None),
-        Err(error) => Err(ReadError::new("IPVS", error)),
-    }
-}
-
-/// Opens ipset; none: the kernel has none.
-pub(super) fn ipset() -> Result<Option<ipset::Client>, ReadError> {
-    match ipset::Client::open() {
-        Ok(client) => Ok(Some(client)),
-        Err(error) if error.is_unsupported() => Ok(None),
-        Err(error) => Err(ReadError::new("ipset", error)),
-    }
-}
-
 impl Leftovers {
     /// Opens the handles that the kernel has, in the calling thread's network namespace.
     ///
@@ -100,7 +71,7 @@ impl Leftovers {
     pub fn open() -> Result<Self, ReadError> {
         let links = Links::open().map_err(|error| ReadError::new("network interfaces", error))?;
         let routes = Routes::open().map_err(|error| ReadError::new("routes", error))?;
-        Ok(Self { ipvs: ipvs()?, ipset: ipset()?, links, routes })
+        Ok(Self { ipvs: loaded::ipvs()?, ipset: loaded::ipset()?, links, routes })
     }
 
     /// Reads all state that could be ours.

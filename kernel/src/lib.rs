@@ -28,10 +28,12 @@ pub mod counters;
 pub mod estimators;
 #[cfg(any(test, feature = "testing"))]
 pub mod fake;
+mod family;
 pub mod input_rules;
 pub mod leftovers;
 pub mod link;
 pub mod linux;
+mod loaded;
 pub mod modules;
 pub mod nfacct;
 pub mod nftables;

@@ -12,7 +12,7 @@ use netlink::{Batch, DecodeError, Error, MessageWriter, Protocol, Socket, attrib
 use plan::kernel_objects::LINK;
 use rustix::io::Errno;
 
-use super::route::{AF_INET, AF_INET6};
+use super::family::{AF_INET, AF_INET6};
 
 const RTM_NEWLINK: u16 = 16;
 const RTM_DELLINK: u16 = 17;

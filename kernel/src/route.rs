@@ -18,10 +18,10 @@ use netlink::{Batch, DecodeError, Error, Protocol, Socket, attributes};
 use plan::hash::HashSet;
 use plan::model::Family;
 use plan::routes::RouteOp;
-use rustix::io::Errno;
 use tracing::warn;
 
-use super::routing_rule::{self, RoutingRule, RuleBatch};
+use super::family::{AF_INET, AF_INET6, number};
+use super::routing_rule::{self, PROTOCOL, RT_TABLE_LOCAL, RoutingRule, RuleBatch, is_nothing};
 
 const RTM_NEWROUTE: u16 = 24;
 const RTM_DELROUTE: u16 = 25;
@@ -31,13 +31,8 @@ const NLM_F_CREATE: u16 = 0x400;
 const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
 const RTA_PREFSRC: u16 = 7;
-pub(super) const RT_TABLE_LOCAL: u8 = 255;
 const RT_SCOPE_HOST: u8 = 254;
 const RTN_LOCAL: u8 = 2;
-/// Protocol of our routes and routing rules: none of the header's `RTPROT_…`, nor of iproute2's `rt_protos`.
-pub(super) const PROTOCOL: u8 = 107;
-pub(super) const AF_INET: u8 = 2;
-pub(super) const AF_INET6: u8 = 10;
 /// `LOOPBACK_IFINDEX` (include/net/flow.h): its index in every network namespace.
 const LOOPBACK: u32 = 1;
 /// `struct rtmsg`: family, length of the destination, length of the source, type of service, table,
@@ -216,20 +211,6 @@ fn needs_rule(network: &IpNet) -> bool {
 /// True if a notification is about a route of ours.
 pub(super) fn is_ours(body: &[u8]) -> bool {
     matches!(decode_route(body), Ok(Some(_)))
-}
-
-/// True if a refusal says that there are no routes at all.
-pub(super) fn is_nothing(error: &Error) -> bool {
-    [Errno::NOENT, Errno::AFNOSUPPORT, Errno::OPNOTSUPP]
-        .iter()
-        .any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
-}
-
-pub(super) const fn number(family: Family) -> u8 {
-    match family {
-        Family::V4 => AF_INET,
-        Family::V6 => AF_INET6,
-    }
 }
 
 /// The network of a local route of ours; others are passed over.

@@ -12,8 +12,13 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use netlink::{Batch, DecodeError, Error, Socket, attributes};
 use plan::model::Family;
+use rustix::io::Errno;
 
-use super::route::{AF_INET, AF_INET6, PROTOCOL, RT_TABLE_LOCAL, is_nothing, number};
+use super::family::{AF_INET, AF_INET6, number};
+
+pub(super) const RT_TABLE_LOCAL: u8 = 255;
+/// Protocol of our routes and routing rules: none of the header's `RTPROT_…`, nor of iproute2's `rt_protos`.
+pub(super) const PROTOCOL: u8 = 107;
 
 const RTM_NEWRULE: u16 = 32;
 const RTM_DELRULE: u16 = 33;
@@ -161,6 +166,13 @@ fn decode_rule(family: u8, body: &[u8]) -> Result<Option<RoutingRule>, DecodeErr
     let is_ours = (protocol, rule.table, rule.preference) == (PROTOCOL, TABLE_LOCAL, PREFERENCE);
     rule.ours = to.filter(|_| is_ours);
     Ok(Some(rule))
+}
+
+/// True if a refusal says that there are no routes at all.
+pub(super) fn is_nothing(error: &Error) -> bool {
+    [Errno::NOENT, Errno::AFNOSUPPORT, Errno::OPNOTSUPP]
+        .iter()
+        .any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
 #[cfg(test)]

@@ -6,8 +6,8 @@ use ipnet::IpNet;
 use netlink::{Batch, DecodeError, Error, Protocol, Socket, attributes};
 use rustix::io::Errno;
 
+use super::family::{AF_INET, AF_INET6};
 use super::link::{AddressScope, LinkAddress, Links};
-use super::route::{AF_INET, AF_INET6};
 
 const RTM_GETROUTE: u16 = 26;
 const RTA_DST: u16 = 1;

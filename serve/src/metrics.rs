@@ -17,6 +17,7 @@ pub mod services;
 #[cfg(test)]
 mod tests;
 
+use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use plan::mode::Mode;
@@ -55,6 +56,27 @@ struct HealthcheckMetrics {
     registry: Registry,
     last: IntGaugeVec,
     total: IntCounterVec,
+}
+
+/// Mode that the node serves in, and the one that is configured.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServedMode {
+    /// Word in the configuration.
+    pub configured: String,
+    /// Mode that the node serves in.
+    pub effective: Mode,
+}
+
+impl fmt::Display for ServedMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { configured, effective } = self;
+        write!(f, "{effective}")?;
+        if configured == effective.name() {
+            Ok(())
+        } else {
+            write!(f, " (configured: {configured})")
+        }
+    }
 }
 
 impl Metrics {

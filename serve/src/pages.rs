@@ -18,13 +18,12 @@ use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, put};
 use axum::{Json, Router};
-use plan::mode::Mode;
 use serde_json::Value;
 use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 use tracing::{error, info};
 
-use super::metrics::{MEDIA_TYPE, Metrics};
+use super::metrics::{MEDIA_TYPE, Metrics, ServedMode};
 use scrapes::Scrapes;
 use zpages::{Form, Statusz, ZPage};
 
@@ -40,15 +39,6 @@ pub type SetVerbosity = Box<dyn Fn(u8) -> Result<(), String> + Send + Sync>;
 
 /// Function that returns, for people, whether changes arrive from the API server.
 pub type Following = Box<dyn Fn() -> String + Send + Sync>;
-
-/// Mode that the node serves in, and the one that is configured.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ServedMode {
-    /// Word in the configuration.
-    pub configured: String,
-    /// Mode that the node serves in.
-    pub effective: Mode,
-}
 
 /// Content of the pages.
 pub struct Pages {
@@ -80,18 +70,6 @@ struct PageState {
 }
 
 type Page = State<Arc<PageState>>;
-
-impl fmt::Display for ServedMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { configured, effective } = self;
-        write!(f, "{effective}")?;
-        if configured == effective.name() {
-            Ok(())
-        } else {
-            write!(f, " (configured: {configured})")
-        }
-    }
-}
 
 impl fmt::Debug for Pages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

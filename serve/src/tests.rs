@@ -21,7 +21,7 @@ use plan::model::ServiceName;
 
 use super::*;
 use crate::listen::Server;
-use crate::pages::ServedMode;
+use crate::metrics::ServedMode;
 use crate::service_health::NodeAddresses;
 
 /// An answer to a request.

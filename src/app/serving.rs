@@ -14,7 +14,8 @@ use super::threads::TaskThread;
 use config::{Configuration, gates};
 use serve::health::SharedHealth;
 use serve::listeners::Listeners;
-use serve::pages::{Following, Pages, ServedMode, SetVerbosity};
+use serve::metrics::ServedMode;
+use serve::pages::{Following, Pages, SetVerbosity};
 use source::kubernetes::ClientMetrics;
 
 /// Time between two looks at whether changes arrive.

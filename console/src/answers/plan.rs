@@ -4,9 +4,7 @@ use plan::model::ServiceName;
 use serde::{Deserialize, Serialize};
 
 use super::Content;
-use crate::comparison::{services_by_address, services_of};
-use crate::offline::PlannedManifests;
-use crate::words::{Beside, Described, Effect, describe};
+use crate::words::{Described, Effect};
 
 /// Operations by which a node without state of Services would serve manifests.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -42,37 +40,6 @@ pub struct PlannedOperation {
 
 impl Content for Planned {
     const KIND: &'static str = "Plan";
-}
-
-impl From<PlannedManifests> for Planned {
-    fn from(planned: PlannedManifests) -> Self {
-        let PlannedManifests { planner, plan, has_node, mut warnings } = planned;
-        let (settings, desired) = (planner.settings(), planner.desired());
-        let frontends = desired.frontends();
-        let by_address =
-            services_by_address(frontends.filter_map(|at| Some((at, desired.owner(at)?))));
-        let mut ops = plan.ops;
-        planner.insert_growth(&mut ops);
-        let operations = ops.iter().map(|op| {
-            let subject = op.subject();
-            let services = services_of(&subject, planner.owner_of(&subject), &&by_address);
-            PlannedOperation::new(op.to_string(), describe(op, &Beside::default()), &services)
-        });
-        let problems = plan.problems.into_iter().flat_map(|(service, problems)| {
-            problems.into_iter().map(move |problem| format!("{service}: {problem}"))
-        });
-        warnings.extend(problems);
-        let node = settings.node_name.to_string();
-        let unknown =
-            format!("no Node {node} is among the manifests, so no address of the node is known");
-        Self {
-            mode: settings.mode.to_string(),
-            node,
-            operations: operations.collect(),
-            notes: if has_node { Vec::new() } else { vec![unknown] },
-            warnings,
-        }
-    }
 }
 
 impl PlannedOperation {

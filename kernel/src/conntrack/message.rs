@@ -9,7 +9,7 @@ use plan::flows::Flow;
 use plan::kernel_objects::Frontend;
 use plan::model::{Family, Protocol};
 
-use crate::route::{AF_INET, AF_INET6};
+use crate::family::{AF_INET, AF_INET6};
 
 /// `NFNL_SUBSYS_CTNETLINK` is the upper byte of the message type.
 const SUBSYSTEM: u16 = 1 << 8;

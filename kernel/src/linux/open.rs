@@ -12,8 +12,8 @@ use super::rules::SharedRules;
 use super::sets::{ForeignSets, SharedSets};
 use super::sysctls::Kept;
 use super::{Linux, ReadError, grow};
-use crate::leftovers;
 use crate::link::{AddressScope, Links};
+use crate::loaded;
 use crate::route::Routes;
 use crate::rules::Rules;
 use crate::sysctl;
@@ -56,10 +56,10 @@ impl Linux {
         let uses_ipvs = mode.uses(PartKind::VirtualServers);
         // In another mode IPVS mode left the interface, and perhaps more.
         if uses_ipvs || links.find().is_ok_and(|link| link.is_some()) {
-            (ipvs, ipset) = (leftovers::ipvs()?, leftovers::ipset()?);
+            (ipvs, ipset) = (loaded::ipvs()?, loaded::ipset()?);
         }
         if uses_ipvs {
-            reader = leftovers::ipset()?;
+            reader = loaded::ipset()?;
         }
         let foreign_sets = ForeignSets::default();
         Ok(Self {

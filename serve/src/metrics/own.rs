@@ -11,8 +11,8 @@ use plan::model::Family;
 use plan::op::Op;
 use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
 
+use super::ServedMode;
 use super::labels::{CLASSES, OPERATIONS, class, operation};
-use crate::pages::ServedMode;
 use audit::AuditMetrics;
 use kernel::RefusalClass;
 use maker::Maker;

@@ -5,7 +5,7 @@ use plan::op::{Op, PartKind};
 use plan::rule_set::Table;
 
 use super::*;
-use crate::pages::ServedMode;
+use crate::metrics::ServedMode;
 use kernel::KernelRead;
 use kernel::RefusalClass;
 use kernel::Stopwatch as _;

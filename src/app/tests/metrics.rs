@@ -16,8 +16,8 @@ use crate::app::relay::RelayMetrics;
 use kernel::CurrentConnections;
 use kernel::TrafficCounters;
 use serve::metrics::Metrics;
+use serve::metrics::ServedMode;
 use serve::metrics::services::{ServiceReading, ServiceTraffic};
-use serve::pages::ServedMode;
 use source::kubernetes::ClientMetrics;
 
 /// The page of all metrics, from what the registries say of themselves.
