@@ -1,6 +1,6 @@
 //! Requests waiting to be sent together.
 
-use netlink_packet_core::NLM_F_REQUEST;
+use netlink_packet_core::{NLM_F_ACK, NLM_F_REQUEST};
 
 use crate::attribute::{AttributeWriter, pad};
 
@@ -22,8 +22,8 @@ pub struct Batch {
 pub(crate) struct Part {
     pub(crate) first: usize,
     pub(crate) count: usize,
-    /// Flags that the last one has besides its own.
-    pub(crate) last_flags: u16,
+    /// Request that is acknowledged though it did not fail: its place among those of this part.
+    pub(crate) acknowledged: Option<usize>,
     /// Message type of all, in place of their own.
     pub(crate) message_type: Option<u16>,
 }
@@ -131,11 +131,12 @@ impl Batch {
         bytes.clear();
         let mut start = self.start(part.first);
         let end = part.first + part.count;
+        let acknowledged = part.acknowledged.map(|place| part.first + place);
         for (index, request) in self.requests.iter().enumerate().take(end).skip(part.first) {
-            let last_flags = if index + 1 == end { part.last_flags } else { 0 };
+            let more_flags = if acknowledged == Some(index) { NLM_F_ACK } else { 0 };
             bytes.extend_from_slice(
                 &Request {
-                    flags: request.flags | last_flags,
+                    flags: request.flags | more_flags,
                     message_type: part.message_type.unwrap_or(request.message_type),
                     ..*request
                 }
@@ -156,7 +157,7 @@ impl Batch {
 impl Part {
     /// `count` requests from `first` on, as they are.
     pub(crate) fn new(first: usize, count: usize) -> Self {
-        Self { first, count, last_flags: 0, message_type: None }
+        Self { first, count, acknowledged: None, message_type: None }
     }
 }
 
@@ -200,7 +201,7 @@ mod tests {
     #[test]
     fn messages_are_numbered_and_only_the_last_is_acknowledged() {
         let batch = batch_of(&[1, 2, 3]);
-        let part = Part { first: 1, count: 2, last_flags: 4, message_type: None };
+        let part = Part { first: 1, count: 2, acknowledged: Some(1), message_type: None };
         let mut bytes = vec![9; 99];
         batch.copy_numbered(part, 70, &mut bytes);
         assert_eq!(bytes.len(), 2 * 24);

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP};
+use netlink_packet_core::NLM_F_DUMP;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use rustix::net::sockopt;
@@ -87,6 +87,7 @@ pub struct Socket {
     requests_per_send: usize,
     questions_per_send: usize,
     bytes_per_send: usize,
+    longest_send: usize,
     /// True if listings are checked strictly.
     is_strict: bool,
     /// A send on its way out; kept for its memory.
@@ -150,6 +151,7 @@ impl Socket {
             requests_per_send: (receive / answer_cost).clamp(1, REQUESTS_PER_SEND),
             questions_per_send: (receive / ask::ANSWER_COST).clamp(1, REQUESTS_PER_SEND),
             bytes_per_send: buffers::bytes_per_send(send),
+            longest_send: buffers::longest_send(send),
             is_strict: false,
             outgoing: Vec::new(),
             buffer: Vec::new(),
@@ -215,7 +217,7 @@ impl Socket {
                 continue;
             }
             let count = batch.span(first, self.requests_per_send, self.bytes_per_send);
-            let part = Part { first, count, last_flags: NLM_F_ACK, message_type };
+            let part = Part { first, count, acknowledged: Some(count - 1), message_type };
             let begin = self.transmit(batch, part)?;
             results.resize_with(first + count, || Ok(()));
             let results = results.get_mut(first..).unwrap_or_default();
@@ -225,27 +227,41 @@ impl Socket {
         Ok(results)
     }
 
-    /// Sends a transaction whole: it is carried out as one, or not at all.
+    /// Sends a transaction of nfnetlink whole: it is carried out as one, or not at all. Returns the requests that
+    /// were refused, by their places in the batch; none if the transaction was carried out.
     ///
-    /// The batch's first request opens it and its last one closes it (`NFNL_MSG_BATCH_BEGIN`,
-    /// `_END`). Those between must have the flag `NLM_F_ACK`, and these two must not: kernels
-    /// before 6.10 acknowledge no end (`nfnetlink_rcv_batch` in net/netfilter/nfnetlink.c).
+    /// The batch's first request opens the transaction (`NFNL_MSG_BATCH_BEGIN`), and the kernel addresses to it what
+    /// went wrong with the whole. A batch that ends without `NFNL_MSG_BATCH_END` is only checked, and rolled back.
+    ///
+    /// The kernel works through every request, and answers those that fail in their order; the one at `acknowledged`
+    /// in any case (`nfnetlink_rcv_batch` in net/netfilter/nfnetlink.c). This should be the last one but for an end:
+    /// kernels before 6.10 acknowledge no end.
     ///
     /// # Errors
-    /// The first refusal, upon which nothing was carried out; a lost answer or a failing socket,
-    /// upon which that is not known.
-    pub fn transact(&mut self, batch: &Batch) -> Result<(), Error> {
+    /// A lost answer or a failing socket, upon which it is not known whether the transaction was carried out.
+    pub fn transact(
+        &mut self,
+        batch: &Batch,
+        acknowledged: usize,
+    ) -> Result<Vec<(usize, Error)>, Error> {
         if (0..batch.len()).any(|index| batch.is_too_long(index)) {
             return Err(Error::too_long());
         }
         let mut results = Vec::new();
         results.resize_with(batch.len(), || Ok(()));
-        // Only a transaction that cannot even be opened has an answer to its first request.
-        let last = batch.len().saturating_sub(2);
-        let begin = self.transmit(batch, Part::new(0, batch.len()))?;
-        let is_complete = |is_answered: &dyn Fn(usize) -> bool| is_answered(0) || is_answered(last);
+        let part = Part { acknowledged: Some(acknowledged), ..Part::new(0, batch.len()) };
+        let begin = self.transmit(batch, part)?;
+        let is_complete =
+            |is_answered: &dyn Fn(usize) -> bool| is_answered(0) || is_answered(acknowledged);
         self.collect(begin, &mut results, is_complete, |_, _| ())?;
-        results.into_iter().collect()
+        let (lost, refused): (Vec<_>, Vec<_>) = (results.into_iter().enumerate())
+            .filter_map(|(place, result)| Some((place, result.err()?)))
+            .partition(|(_, error)| error.refusal().is_none());
+        // One refusal is enough to know that nothing was carried out.
+        match lost.into_iter().next() {
+            Some((_, error)) if refused.is_empty() => Err(error),
+            _ => Ok(refused),
+        }
     }
 
     /// Sends the batch's only request, which is answered by messages of the subsystem's own, and
@@ -258,7 +274,7 @@ impl Socket {
         batch: &Batch,
         decode: impl FnMut(&[u8]) -> Result<Option<T>, DecodeError>,
     ) -> Result<Vec<T>, Error> {
-        let part = Part { last_flags: NLM_F_ACK, ..Part::new(0, 1) };
+        let part = Part { acknowledged: Some(0), ..Part::new(0, 1) };
         let sequence = self.transmit(batch, part)?;
         let (answers, _) = self.listing(sequence, decode)?;
         Ok(answers)
@@ -338,6 +354,25 @@ impl Socket {
                 return;
             }
         }
+    }
+
+    /// Returns the number by which the kernel knows the socket (`nlmsg_pid`, "port id"), which changes when a failed
+    /// socket is opened again.
+    ///
+    /// # Errors
+    /// When the kernel does not say.
+    pub fn port(&self) -> Result<u32, Error> {
+        let mut address = netlink_sys::SocketAddr::new(0, 0);
+        self.socket
+            .get_address(&mut address)
+            .map_err(|error| Error::system("read a netlink socket's address", error))?;
+        Ok(address.port_number())
+    }
+
+    /// Returns the most bytes that one send may have: a transaction must fit in it.
+    #[must_use]
+    pub fn longest_send(&self) -> usize {
+        self.longest_send
     }
 
     /// Returns the traffic over this socket since it was opened.

@@ -19,7 +19,8 @@ pub(crate) const RELEASE: &str = "release";
 /// Features of what exists only where there is a real kernel, a browser, or Helm. Every build of tests has
 /// all of them, so that nothing is built again for want of another's.
 const ALL_TESTS: &str = "kube-ipvs/kernel-tests,kube-ipvs/browser-tests,kube-ipvs/chart-tests,\
-    kube-ipvs-bed/kernel-tests,ipset-netlink/kernel-tests,ipvs-rs/kernel-tests";
+    kube-ipvs-bed/kernel-tests,ipset-netlink/kernel-tests,ipvs-rs/kernel-tests,\
+    nftables-netlink/kernel-tests";
 
 /// Arguments of cargo for all tests. They name the whole workspace, since a package that is built
 /// by itself is built again wherever it, or a dependency of it, is to have other features.

@@ -15,9 +15,14 @@ pub(super) const BYTES_PER_SEND: usize = 128 << 10;
 /// net/netlink/af_netlink.c).
 const SEND_BUFFER_RESERVE: usize = 32;
 
-/// Returns the number of bytes a send may have with a send buffer of this size.
+/// Returns the number of bytes a send of several requests has at most with a send buffer of this size.
 pub(super) fn bytes_per_send(buffer: usize) -> usize {
-    BYTES_PER_SEND.min(buffer.saturating_sub(SEND_BUFFER_RESERVE))
+    BYTES_PER_SEND.min(longest_send(buffer))
+}
+
+/// Returns the number of bytes that the kernel takes in one send with a send buffer of this size.
+pub(super) fn longest_send(buffer: usize) -> usize {
+    buffer.saturating_sub(SEND_BUFFER_RESERVE)
 }
 
 /// Returns how many bytes the kernel really grants.

@@ -12,7 +12,7 @@ use crate::build;
 use crate::vm::host_tool;
 
 /// Names of the packages that are published, sorted.
-const PUBLISHED: [&str; 3] = ["ipset-netlink", "ipvs-rs", "netlink-batch"];
+const PUBLISHED: [&str; 4] = ["ipset-netlink", "ipvs-rs", "netlink-batch", "nftables-netlink"];
 
 /// Metadata of the workspace, as cargo reports it.
 #[derive(Debug, Deserialize)]

@@ -15,6 +15,7 @@ const FAMILIES: &[&str] = &[
     "ip_vs",
     "ip_set",
     "nf_conntrack",
+    "nf_flow_table",
     "nf_log",
     "nf_nat",
     "nf_reject",

@@ -88,7 +88,7 @@ const SWITCH: [&str; 8] = [
 /// Suites of the kernel tier run on the oldest and the newest kernel if they test a kernel's interfaces, and
 /// on the newest alone if they test what the program makes of these, other programs, or a host that lacks
 /// something. The matrix has the tests beside the code on every kernel.
-const SUITES: [Suite; 15] = [
+const SUITES: [Suite; 16] = [
     // The longest first, so that no guest works alone at the end.
     Suite::new(Tier::Bed, "kube-ipvs", BED).only(&NFT).but(&NOT_WITH_NFT).shared_by(2),
     Suite::new(Tier::Bed, "kube-ipvs", BED).but(&APART).in_user_mode().shared_by(9),
@@ -117,15 +117,17 @@ const SUITES: [Suite; 15] = [
     // Never in user mode: in 7 of 140 runs of this suite, IPVS's estimator thread
     // (ip_vs_estimation_kthread, since 6.2) made that kernel panic.
     Suite::new(Tier::Kernel, "ipvs-rs", Tests::Program("kernel")),
+    Suite::new(Tier::Kernel, "nftables-netlink", Tests::Program("kernel")),
     Suite::new(Tier::Switch, "kube-ipvs", BED).only(&SWITCH),
     Suite::new(Tier::Switch, "kube-ipvs", BED).only(&SWITCH).prepared_by(LEGACY),
 ];
 
 /// Unit tests of the libraries, which the host tier has for the architecture of this machine.
-const UNIT_TESTS: [Suite; 3] = [
+const UNIT_TESTS: [Suite; 4] = [
     Suite::new(Tier::Arm64, "netlink-batch", Tests::Inside("tests::")),
     Suite::new(Tier::Arm64, "ipset-netlink", Tests::Inside("tests::")),
     Suite::new(Tier::Arm64, "ipvs-rs", Tests::Inside("tests::")),
+    Suite::new(Tier::Arm64, "nftables-netlink", Tests::Inside("tests::")),
 ];
 
 /// Suites of all tiers. The arm64 tier has what the matrix has for each kernel.
