@@ -12,7 +12,7 @@ use ipnet::IpNet;
 use plan::model::Family;
 use plan::settings::{AcceptServiceTraffic, Settings};
 
-use crate::nftables::{Closing, InputChain, NftablesClient};
+use crate::nftables::{Closing, InputChain, input_chains};
 use crate::packet_fate::{self, Fate, Step};
 use crate::routing_rule::{self, RoutingRule};
 
@@ -47,16 +47,11 @@ pub fn in_input<'a>(
     found
 }
 
-fn of_input_chains(read: Result<Vec<InputChain>, netlink::Error>) -> Vec<Obstacle> {
+fn of_input_chains(read: Result<Vec<InputChain>, impl fmt::Display>) -> Vec<Obstacle> {
     match read {
         Ok(chains) => chains.iter().filter_map(of_nftables).collect(),
         Err(error) => vec![unreadable(&error)],
     }
-}
-
-/// Returns the chains of nftables that may refuse Service traffic. A kernel without netfilter has none.
-fn input_chains() -> Result<Vec<InputChain>, netlink::Error> {
-    NftablesClient::open()?.map_or_else(|| Ok(Vec::new()), |mut client| client.input_chains())
 }
 
 /// Looks for routing rules before that of the table `local`, in the families that are served.
@@ -165,7 +160,7 @@ fn of_nftables(chain: &InputChain) -> Option<Obstacle> {
     })
 }
 
-fn unreadable(error: &netlink::Error) -> Obstacle {
+fn unreadable(error: &impl fmt::Display) -> Obstacle {
     Obstacle {
         what: format!(
             "the nftables chains of the hook input cannot be read: {error}. One that drops what it does not name \
@@ -265,11 +260,11 @@ mod tests {
     #[test]
     fn chains_that_cannot_be_read_are_an_obstacle() {
         let error = netlink::DecodeError::new("chain", "shorter than struct nfgenmsg");
-        let found = of_input_chains(Err(error.into()));
+        let found = of_input_chains(Err(error));
         let [Obstacle { what, remedy }] = &found[..] else { panic!("{found:?}") };
         assert!(what.contains("cannot be read: ") && what.contains("struct nfgenmsg"), "{what}");
         assert!(remedy.contains("nft list ruleset"), "{remedy}");
-        assert_eq!(of_input_chains(Ok(Vec::new())), []);
+        assert_eq!(of_input_chains(Ok::<_, netlink::Error>(Vec::new())), []);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::{NFTABLES_TABLE, rules, scope, state};
 use crate::mode;
 use kernel::ReadError;
 use kernel::leftovers::{Connections, Leftovers};
-use kernel::nftables::NftablesClient;
+use kernel::nftables;
 use kernel::rules::{Backend, Rules, Variant};
 
 /// State of mode ipvs, of ours or of kube-proxy's.
@@ -83,9 +83,8 @@ pub fn of_other_programs(chosen: &Settings) -> Result<usize, ReadError> {
 /// # Errors
 /// When the tables cannot be listed.
 pub fn nftables_families() -> Result<Vec<Family>, ReadError> {
-    let unread = |error: netlink::Error| ReadError::new("nftables tables", error);
-    let Some(mut nftables) = NftablesClient::open().map_err(unread)? else { return Ok(Vec::new()) };
-    nftables.families_with(NFTABLES_TABLE).map_err(unread)
+    nftables::families_with(NFTABLES_TABLE)
+        .map_err(|error| ReadError::new("nftables tables", error))
 }
 
 /// Sorts the chains of saved rules whose names begin with `KUBE-`. Returns the number of those that a

@@ -30,7 +30,7 @@ use plan::settings::Settings;
 use crate::mode;
 use kernel::ReadError;
 use kernel::leftovers::Leftovers;
-use kernel::nftables::NftablesClient;
+use kernel::nftables;
 use kernel::rules::{Backend, Rules, chain_names};
 use syntax::counted::counted;
 
@@ -245,13 +245,12 @@ impl CleanupReport {
     }
 
     fn remove_tables(&mut self) {
-        let result = NftablesClient::open().and_then(|nftables| {
-            let Some(mut nftables) = nftables else { return Ok(()) };
-            for family in nftables.families_with(NFTABLES_TABLE)? {
-                nftables.remove(family, NFTABLES_TABLE)?;
+        let result = nftables::families_with(NFTABLES_TABLE).and_then(|families| {
+            families.into_iter().try_for_each(|family| {
+                nftables::remove_table(family, NFTABLES_TABLE)?;
                 self.removed.push(format!("the nftables table {NFTABLES_TABLE} ({family})"));
-            }
-            Ok(())
+                Ok(())
+            })
         });
         if let Err(error) = result {
             self.failures.push(format!(

@@ -8,20 +8,36 @@
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
-use netlink::{Batch, DecodeError, Error, Protocol, Socket, attributes};
+use netlink::{Batch, DecodeError, Error, MessageWriter, Protocol, Socket, attributes};
 use plan::model::Family;
 use plan::rule_set::Table;
+use rustix::io::Errno;
 
 use super::prints::{ChainKey, Changes, Prints};
 use super::{Fingerprint, Look, Watched};
-use crate::nftables::{
-    CHAIN_NAME, CHAIN_TABLE, DATA_VERDICT, EXPRESSION_DATA, GET_CHAIN, GET_RULE, IMMEDIATE_DATA,
-    RULE_CHAIN, RULE_EXPRESSIONS, RULE_TABLE, SUBSYSTEM, VERDICT_CHAIN, after_header,
-    family_number, find, find_inside, is_called, lacks_nftables, write_header,
-};
 
-/// `NFT_MSG_GETGEN`
+/// `NFNL_SUBSYS_NFTABLES` (include/uapi/linux/netfilter/nfnetlink.h), in the upper byte of a message type.
+const SUBSYSTEM: u16 = 10;
+/// `NFT_MSG_GETCHAIN`, `NFT_MSG_GETRULE`, `NFT_MSG_GETGEN`
+const GET_CHAIN: u16 = SUBSYSTEM << 8 | 4;
+const GET_RULE: u16 = SUBSYSTEM << 8 | 7;
 const GET_GENERATION: u16 = SUBSYSTEM << 8 | 16;
+/// `NFTA_CHAIN_TABLE`, `NFTA_CHAIN_NAME`
+const CHAIN_TABLE: u16 = 1;
+const CHAIN_NAME: u16 = 3;
+/// `NFTA_RULE_TABLE`, `NFTA_RULE_CHAIN`, `NFTA_RULE_EXPRESSIONS`
+const RULE_TABLE: u16 = 1;
+const RULE_CHAIN: u16 = 2;
+const RULE_EXPRESSIONS: u16 = 4;
+/// `NFTA_EXPR_NAME`, `NFTA_EXPR_DATA`
+const EXPRESSION_NAME: u16 = 1;
+const EXPRESSION_DATA: u16 = 2;
+/// `NFTA_IMMEDIATE_DATA`, `NFTA_DATA_VERDICT`, `NFTA_VERDICT_CHAIN`
+const IMMEDIATE_DATA: u16 = 2;
+const DATA_VERDICT: u16 = 2;
+const VERDICT_CHAIN: u16 = 2;
+/// `struct nfgenmsg`: family, version, subsystem (big-endian u16).
+const HEADER: usize = 4;
 /// `NFTA_RULE_COMPAT`
 const RULE_COMPATIBILITY: u16 = 5;
 /// `NFTA_GEN_ID`
@@ -148,7 +164,7 @@ impl NftTables {
     /// Lists the chains that there are, in the tables of ours.
     fn chains(&mut self) -> Result<Vec<(Table, String)>, Error> {
         let family = self.family;
-        self.socket.dump(GET_CHAIN, |message| write_header(message, family, 0), chain)
+        self.socket.dump(GET_CHAIN, |message| write_header(message, family), chain)
     }
 
     /// Takes the fingerprint of our chains and the jumps into them; none while jumps are missing.
@@ -181,7 +197,7 @@ impl NftTables {
 
     pub(super) fn current_generation(&mut self) -> Result<u32, Error> {
         let mut batch = Batch::new();
-        batch.push(GET_GENERATION, 0, |message| write_header(message, 0, 0));
+        batch.push(GET_GENERATION, 0, |message| write_header(message, 0));
         let answers = self.socket.request(&batch, generation)?;
         let none = || DecodeError::new("generation", "the kernel said yes and nothing else");
         answers.into_iter().next().ok_or_else(|| none().into())
@@ -193,7 +209,7 @@ impl NftTables {
         self.socket.dump(
             GET_RULE,
             |message| {
-                write_header(message, family, 0);
+                write_header(message, family);
                 let mut attributes = message.attributes();
                 attributes.string(RULE_TABLE, table.name());
                 attributes.string(RULE_CHAIN, chain);
@@ -260,10 +276,63 @@ fn destination(expression: &[u8]) -> Result<Option<String>, DecodeError> {
     Ok(Some(String::from_utf8_lossy(name).into_owned()))
 }
 
+/// True if this is an answer of nfnetlink about a subsystem that it does not have
+/// (`nfnetlink_rcv_msg` in net/netfilter/nfnetlink.c).
+fn lacks_nftables(error: &Error) -> bool {
+    error.refusal().is_some() && is(error, &[Errno::INVAL, Errno::OPNOTSUPP])
+}
+
+fn write_header(message: &mut MessageWriter<'_>, family: u8) {
+    message.body().extend_from_slice(&[family, 0, 0, 0]);
+}
+
+/// `NFPROTO_IPV4` and `NFPROTO_IPV6` (include/uapi/linux/netfilter.h).
+const fn family_number(family: Family) -> u8 {
+    match family {
+        Family::V4 => 2,
+        Family::V6 => 10,
+    }
+}
+
+/// Returns the attributes of a message.
+fn after_header(body: &[u8]) -> &[u8] {
+    body.get(HEADER..).unwrap_or_default()
+}
+
+/// Returns the value of the first attribute of this kind.
+fn find(bytes: &[u8], kind: u16) -> Result<Option<&[u8]>, DecodeError> {
+    for attribute in attributes(bytes) {
+        let attribute = attribute?;
+        if attribute.kind == kind {
+            return Ok(Some(attribute.value));
+        }
+    }
+    Ok(None)
+}
+
+/// Returns the value of an attribute in an attribute, as deep as there are kinds.
+fn find_inside<'a>(bytes: &'a [u8], kinds: &[u16]) -> Result<Option<&'a [u8]>, DecodeError> {
+    let mut value = bytes;
+    for kind in kinds {
+        let Some(inner) = find(value, *kind)? else { return Ok(None) };
+        value = inner;
+    }
+    Ok(Some(value))
+}
+
+/// True if this is the name of an expression of a rule.
+fn is_called(expression: &[u8], name: &str) -> Result<bool, DecodeError> {
+    let found = find(expression, EXPRESSION_NAME)?.unwrap_or_default();
+    Ok(found.split(|byte| *byte == 0).next() == Some(name.as_bytes()))
+}
+
+fn is(error: &Error, numbers: &[Errno]) -> bool {
+    numbers.iter().any(|number| error.raw_os_error() == Some(number.raw_os_error()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nftables::EXPRESSION_NAME;
 
     /// `NFTA_LIST_ELEM`
     const LIST_ELEMENT: u16 = 1;
@@ -274,7 +343,7 @@ mod tests {
     fn mk_rule(packets: u32, mark: u32, to: &str) -> Batch {
         let mut batch = Batch::new();
         batch.push(GET_RULE, 0, |message| {
-            write_header(message, 2, 0);
+            write_header(message, 2);
             let mut attributes = message.attributes();
             attributes.string(RULE_TABLE, "nat");
             attributes.nested(RULE_EXPRESSIONS, |list| {
@@ -319,7 +388,7 @@ mod tests {
         let read = |table: &str, name: &str| {
             let mut batch = Batch::new();
             batch.push(GET_CHAIN, 0, |message| {
-                write_header(message, 2, 0);
+                write_header(message, 2);
                 let mut attributes = message.attributes();
                 attributes.string(CHAIN_TABLE, table);
                 attributes.string(CHAIN_NAME, name);
