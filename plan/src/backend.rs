@@ -116,6 +116,12 @@ pub fn former_jumps(mode: Mode) -> &'static [Jump] {
     of(mode).former_jumps
 }
 
+/// Returns the jumps that any mode has or had.
+pub fn jumps_of_all_modes() -> impl Iterator<Item = &'static Jump> {
+    let of_mode = |mode| of(mode).jumps.iter().chain(of(mode).former_jumps);
+    Mode::ALL.into_iter().flat_map(of_mode)
+}
+
 const PORTALS: &str = "kubernetes service portals";
 const OUTSIDE: &str = "kubernetes externally-visible service portals";
 const POSTROUTING: &str = "kubernetes postrouting rules";

@@ -101,6 +101,11 @@ impl Mode {
         Self::ALL.into_iter().find(|mode| mode.name() == name)
     }
 
+    /// Returns the other modes.
+    pub fn others(self) -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(move |mode| *mode != self)
+    }
+
     /// Returns the name that it has in the configuration and at `/proxyMode`.
     #[must_use]
     pub const fn name(self) -> &'static str {

@@ -79,25 +79,24 @@ impl RetryQueue {
         self.put(due, Pending { op, refusal, attempts });
     }
 
-    /// Has those of these operations wait for which a subject is found that they have to wait for. Returns
-    /// their own subjects.
+    /// Has those of these operations wait that have to, and what else is about their subjects. `awaited` returns what
+    /// an operation waits for, and why.
     pub fn hold_back(
         &mut self,
         ops: &mut Vec<Op>,
-        why: &str,
-        awaited: impl Fn(&Self, &Op) -> Option<Subject>,
-    ) -> HashSet<Subject> {
-        let mut held = HashSet::default();
+        awaited: impl Fn(&Self, &Op) -> Option<(Subject, &'static str)>,
+    ) {
         if self.pending.is_empty() {
-            return held;
+            return;
         }
+        let mut held = HashSet::default();
         ops.retain(|op| {
-            let Some(awaited) = awaited(self, op) else { return true };
+            let Some((awaited, why)) = awaited(self, op) else { return true };
             self.wait(op.clone(), &awaited, why);
             held.insert(op.subject());
             false
         });
-        held
+        ops.retain(|op| !held.contains(&op.subject()));
     }
 
     /// Removes a subject, which has its desired state. Returns true if a retry was pending.

@@ -6,7 +6,8 @@
 //!   written.
 //! - [`retry_queue`](super::retry_queue), `retries`: failed operations are retried until they
 //!   succeed or are no longer desired. If the kernel was not as we left it, it is read again first.
-//! - `dependencies`: an operation waits while another one that has to come first is pending.
+//! - `steps`: what is sent before what; `dependencies`: an operation waits while another one that has to come first
+//!   is pending.
 //! - `closing`: a frontend at a local address is closed while it is not served.
 //! - `balancing`: changes of schedulers go a few at a time, after everything else.
 //! - `chains`: the order of changes of chains, and those of them that wait for others.
@@ -27,6 +28,7 @@ mod retries;
 mod rounds;
 mod rule_repairs;
 mod schedulers;
+mod steps;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -35,7 +37,7 @@ use plan::chains::ChainId;
 use plan::hash::HashSet;
 use plan::kernel_objects::Frontend;
 use plan::model::{Family, ServiceName};
-use plan::op::{Op, Phase, Subject};
+use plan::op::{Op, Subject};
 use plan::rule_set::Table;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
@@ -56,6 +58,7 @@ pub(super) use rounds::Ended;
 pub(super) use rule_repairs::RuleRepairEnded;
 use rule_repairs::RuleRepairs;
 use schedulers::Schedulers;
+use steps::Step;
 
 /// Most operations in one request to the kernel.
 const MOST_OPERATIONS: usize = 8_192;
@@ -263,55 +266,40 @@ impl Writer {
         });
     }
 
-    /// Sends operations, which are in the order of their phases, to the kernel. An ownership marker
-    /// comes before its virtual server, and goes after it: a virtual server is not made while its
-    /// marker could not be written, and a marker stays while its virtual server could not be
-    /// removed. What leads clients to a short circuit comes after the short circuit, and goes before
-    /// it: see [`dependencies`].
+    /// Sends operations, which are in the order of their phases, to the kernel, in [`steps`]. One that needs what is
+    /// pending waits for it.
     pub(super) async fn apply(
         &mut self,
         cx: &mut Context,
-        ops: Vec<Op>,
+        mut ops: Vec<Op>,
         basis: Basis,
     ) -> Result<(), WorkerGone> {
-        let removes_marker =
-            |op: &Op| closing::opens(op).is_none() && !cx.planner.unmarked_by(op).is_empty();
-        let (mut last, mut ops): (Vec<Op>, Vec<Op>) = ops.into_iter().partition(removes_marker);
         let mut failed = HashSet::default();
         let mut openings = self.close(cx, &mut ops, basis, &mut failed).await?;
-        let mut addresses: Vec<Op> =
-            ops.extract_if(.., |op| matches!(op, Op::BindAddress(_))).collect();
-        if let Some(first) = ops.iter().position(|op| matches!(op, Op::CreateVirtualServer(..))) {
-            let rest = ops.split_off(first);
+        // A closing that was refused has something wait.
+        let may_wait = !self.retry_queue.is_empty();
+        for (step, mut ops) in steps::of(&cx.planner, ops, may_wait) {
+            let (planner, retry_queue) = (&cx.planner, &mut self.retry_queue);
+            let mut cut = Vec::new();
+            if step == Step::Lead {
+                dependencies::cut_off(planner, retry_queue, &failed, &mut ops);
+                dependencies::await_short_circuits(planner, retry_queue, &mut ops);
+                cut = dependencies::removed_though_desired(planner, &ops);
+            }
+            dependencies::hold(planner, retry_queue, &mut ops);
             self.send(cx, ops, basis, &mut failed).await?;
-            ops = rest;
-            dependencies::await_markers(&cx.planner, &mut self.retry_queue, &mut ops);
-            self.report_pending(cx);
+            match step {
+                Step::Serve => {
+                    let refused = self.close_refused(cx, basis, &mut failed).await?;
+                    let served = openings.served.drain(..).chain(refused).collect();
+                    self.open(cx, served, basis, &mut failed).await?;
+                }
+                Step::Lead => {
+                    dependencies::keep_pending(&cx.planner, &mut self.retry_queue, cut, &failed);
+                }
+                _ => {}
+            }
         }
-        let mut leading: Vec<Op> = ops.extract_if(.., |op| op.leads_to_short_circuits()).collect();
-        let mut after = Vec::new();
-        let has_pending = !self.retry_queue.is_empty();
-        let unbinds = ops.iter().any(closing::unbinds);
-        if has_pending || unbinds || !leading.is_empty() || !addresses.is_empty() {
-            after.extend(ops.extract_if(.., |op| op.phase() > Phase::LED_OFF));
-        }
-        self.send(cx, ops, basis, &mut failed).await?;
-        openings.served.extend(self.close_refused(cx, basis, &mut failed).await?);
-        self.open(cx, openings.served, basis, &mut failed).await?;
-        closing::hold_addresses(&cx.planner, &mut self.retry_queue, &mut addresses);
-        self.send(cx, addresses, basis, &mut failed).await?;
-        dependencies::cut_off(&cx.planner, &self.retry_queue, &failed, &mut leading);
-        dependencies::await_short_circuits(&cx.planner, &mut self.retry_queue, &mut leading);
-        let cut = dependencies::removed_though_desired(&cx.planner, &leading);
-        self.send(cx, leading, basis, &mut failed).await?;
-        dependencies::keep_pending(&cx.planner, &mut self.retry_queue, cut, &failed);
-        dependencies::keep_short_circuits(&cx.planner, &mut self.retry_queue, &mut after);
-        let unbound = after.extract_if(.., |op| closing::unbinds(op)).collect();
-        self.send(cx, unbound, basis, &mut failed).await?;
-        closing::hold_bound(&mut self.retry_queue, &mut after);
-        self.send(cx, after, basis, &mut failed).await?;
-        dependencies::keep_markers(&cx.planner, &mut self.retry_queue, &mut last);
-        self.send(cx, last, basis, &mut failed).await?;
         self.open(cx, openings.gone, basis, &mut failed).await?;
         self.report_pending(cx);
         Ok(())

@@ -85,7 +85,7 @@ impl Metrics {
         let registry = Registry::new();
         let proxy = ProxyMetrics::new(&registry, families)?;
         let of_iptables =
-            (mode == Mode::Iptables).then(|| IptablesMetrics::new(&registry, families));
+            mode.balances_by_rules().then(|| IptablesMetrics::new(&registry, families));
         let iptables = of_iptables.transpose()?;
         let own = OwnMetrics::new(&registry, families)?;
         registry.register(Box::new(ProcessCollector::for_self()))?;

@@ -88,7 +88,7 @@ fn write_state(
     to: Mode,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
-    let former = Mode::ALL.into_iter().filter(|it| *it != to);
+    let former = to.others();
     let left: Vec<Mode> = former.filter(|it| from.is_none_or(|from| from == *it)).collect();
     let leaves = |has: fn(Mode) -> bool| left.iter().any(|mode| has(*mode));
     if !to.uses(PartKind::VirtualServers) {

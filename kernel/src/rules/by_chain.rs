@@ -13,8 +13,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use plan::backend::{former_jumps, jumps};
-use plan::mode::Mode;
+use plan::backend::jumps_of_all_modes;
 use plan::rule_set::{COPY_JUMPS, Jump, Table};
 
 use super::error::Cause;
@@ -284,17 +283,16 @@ impl Rules {
 
 /// Returns the jumps that a proxy may have in a built-in chain, each once.
 fn candidates(table: Table, chain: &str, purpose: Purpose<'_>) -> Vec<Jump> {
-    let of_modes =
-        Mode::ALL.into_iter().flat_map(|mode| jumps(mode).iter().chain(former_jumps(mode)));
     let desired = match purpose {
         Purpose::Compare(jumps) => jumps,
         Purpose::Survey => &[],
     };
     let mut candidates: Vec<Jump> = Vec::new();
-    for jump in desired.iter().chain(of_modes).chain(&COPY_JUMPS) {
+    let all = desired.iter().copied().chain(jumps_of_all_modes().copied()).chain(COPY_JUMPS);
+    for jump in all {
         let is_known = candidates.iter().any(|known| known.rule() == jump.rule());
         if (jump.table, jump.from) == (table, chain) && !is_known {
-            candidates.push(*jump);
+            candidates.push(jump);
         }
     }
     candidates
@@ -337,11 +335,9 @@ mod tests {
 
     #[test]
     fn every_jump_that_a_proxy_may_have_is_asked_for_once() {
-        for mode in Mode::ALL {
-            for jump in jumps(mode).iter().chain(former_jumps(mode)) {
-                let all = candidates(jump.table, jump.from, Purpose::Survey);
-                assert_eq!(all.iter().filter(|it| it.rule() == jump.rule()).count(), 1, "{jump}");
-            }
+        for jump in jumps_of_all_modes() {
+            let all = candidates(jump.table, jump.from, Purpose::Survey);
+            assert_eq!(all.iter().filter(|it| it.rule() == jump.rule()).count(), 1, "{jump}");
         }
     }
 }

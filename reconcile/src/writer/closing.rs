@@ -7,7 +7,6 @@
 
 use std::net::IpAddr;
 
-use ipnet::IpNet;
 use plan::hash::HashSet;
 use plan::kernel_objects::{Entry, Frontend};
 use plan::model::Family;
@@ -23,7 +22,7 @@ use kernel::RefusalClass;
 use kernel::worker::WorkerGone;
 
 /// Reason that an operation waits which would open the node.
-const WHY: &str = ", without which clients would reach the node";
+pub(super) const WHY: &str = ", without which clients would reach the node";
 
 /// Operations that open frontends, taken out of others.
 #[derive(Debug, Default)]
@@ -60,7 +59,6 @@ impl Writer {
             first.extend(closings);
             self.send(cx, first, basis, failed).await?;
         }
-        hold_unclosed(&mut self.retry_queue, ops);
         let planned: Vec<Op> = ops.extract_if(.., |op| opens(op).is_some()).collect();
         let is_wanted =
             |op: &Op| opens(op).is_some_and(|it| cx.planner.desired().owner(&it).is_some());
@@ -175,44 +173,20 @@ fn to_close(
     (frontends(made), frontends(removed))
 }
 
-/// Holds back what lets clients past the access filter to frontends that could not be closed, and the
-/// removal of their virtual servers.
-fn hold_unclosed(retry_queue: &mut RetryQueue, ops: &mut Vec<Op>) {
-    retry_queue.hold_back(ops, WHY, |retry_queue, op| {
-        let frontend = match op {
-            Op::AddEntry(set, Entry::AddressPort(frontend)) if set.kind.admits() => frontend,
-            Op::RemoveVirtualServer(frontend) => frontend,
-            _ => return None,
-        };
-        let mut closings = closing_sets(frontend).map(|set| Subject::Entry(set, entry(frontend)));
-        closings.find(|it| is_unclosed(retry_queue, it))
-    });
+/// Returns the entry that should close a frontend and could not be added.
+pub(super) fn unclosed(retry_queue: &RetryQueue, frontend: &Frontend) -> Option<Subject> {
+    let mut closings = closing_sets(frontend).map(|set| Subject::Entry(set, entry(frontend)));
+    closings.find(|it| is_unclosed(retry_queue, it))
 }
 
-/// Holds back addresses that the access filter does not know, and those at which clients would meet
-/// nothing, or the node.
-pub(super) fn hold_addresses(planner: &Planner, retry_queue: &mut RetryQueue, ops: &mut Vec<Op>) {
-    retry_queue.hold_back(ops, WHY, |retry_queue, op| match op {
-        Op::BindAddress(address) => awaited_at(planner, retry_queue, *address),
-        _ => None,
-    });
-}
-
-/// Holds back the removal of what keeps clients from the node at addresses that could not be unbound,
-/// or whose local routes could not be removed.
-pub(super) fn hold_bound(retry_queue: &mut RetryQueue, ops: &mut Vec<Op>) {
-    let routes: Vec<IpNet> = retry_queue.removed_routes().collect();
-    retry_queue.hold_back(ops, WHY, |retry_queue, op| {
-        let address = match op {
-            Op::RemoveVirtualServer(frontend) => frontend.address,
-            Op::RemoveEntry(set, Entry::Address(it)) if set.kind == SetKind::IpvsAddresses => *it,
-            _ => return None,
-        };
-        let at = Subject::Address(address);
-        let is_bound = retry_queue.get(&at).is_some_and(|pending| unbinds(&pending.op));
-        let route = routes.iter().find(|net| net.contains(&address)).copied();
-        is_bound.then_some(at).or(route.map(Subject::Route))
-    });
+/// Returns the address that could not be unbound, or the local route that could not be removed, by which clients still
+/// come to an address.
+pub(super) fn still_local(retry_queue: &RetryQueue, address: IpAddr) -> Option<Subject> {
+    let at = Subject::Address(address);
+    let is_bound = retry_queue.get(&at).is_some_and(|pending| unbinds(&pending.op));
+    let mut routes = retry_queue.removed_routes();
+    let route = || routes.find(|net| net.contains(&address)).map(Subject::Route);
+    is_bound.then_some(at).or_else(route)
 }
 
 /// True if an operation ends that an address, or a network, is local.
@@ -266,7 +240,11 @@ fn awaited_by(planner: &Planner, retry_queue: &RetryQueue, opening: &Op) -> Opti
 ///
 /// An address at which everything is closed opens nothing. But nothing is served there, and without it
 /// clients on this node may come to the address outside: a load balancer, or another node that serves it.
-fn awaited_at(planner: &Planner, retry_queue: &RetryQueue, address: IpAddr) -> Option<Subject> {
+pub(super) fn awaited_at(
+    planner: &Planner,
+    retry_queue: &RetryQueue,
+    address: IpAddr,
+) -> Option<Subject> {
     let filtered = SetId { kind: SetKind::IpvsAddresses, family: Family::of(address) };
     let filtered = Subject::Entry(filtered, Entry::Address(address));
     if retry_queue.contains(&filtered) {

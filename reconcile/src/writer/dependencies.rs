@@ -1,16 +1,14 @@
-//! Operations that wait for others. Each one that has to come first and failed is pending; those
-//! that depend on it become pending, too, and are retried when it is resolved.
+//! Operations that wait for others: the table of needs ([`awaited`]). Each operation that has to come first and failed
+//! is pending; those that need it become pending, too, and are retried when it is resolved.
 //!
-//! - An ownership marker is written before its virtual server, and goes after it.
-//! - Clients are led to a short circuit only while it is there: the entry that leads to it is
-//!   written after its virtual server, its address and its own entries are confirmed, and goes
-//!   before them.
+//! Entries that lead clients to a short circuit are more than held back: those that may be in the set are removed
+//! while the short circuit is not there.
 
 use plan::hash::{HashMap, HashSet};
 use plan::kernel_objects::{Entry, Frontend};
-use plan::op::{Op, Subject};
+use plan::op::{Op, Phase, Subject};
 use plan::planner::Planner;
-use plan::sets::SetId;
+use plan::sets::{SetId, SetKind};
 use tokio::time::Instant;
 
 use super::closing;
@@ -18,25 +16,65 @@ use crate::retry_queue::{Pending, RetryQueue};
 use kernel::RefusalClass;
 
 const LED_TO_NOTHING: &str = ", without which clients would be led to nothing";
+const STILL_LED: &str = " to be removed, which may still lead clients there";
 
-/// Holds back virtual servers as long as their ownership marker is pending. Without a marker they
-/// would stay for ever if their Service went while no process ran.
-pub(super) fn await_markers(planner: &Planner, retry_queue: &mut RetryQueue, ops: &mut Vec<Op>) {
-    let held = retry_queue.hold_back(ops, ", which has to come first", |retry_queue, op| {
-        let Op::CreateVirtualServer(frontend, _) = op else { return None };
-        planner.markers_of(frontend).into_iter().find(|marker| retry_queue.contains(marker))
-    });
-    ops.retain(|op| !held.contains(&op.subject()));
+/// Has the operations of a step wait that need what is pending.
+pub(super) fn hold(planner: &Planner, retry_queue: &mut RetryQueue, ops: &mut Vec<Op>) {
+    if ops.is_empty() || retry_queue.is_empty() {
+        return;
+    }
+    let leading = still_leading(planner, retry_queue);
+    retry_queue.hold_back(ops, |retry_queue, op| awaited(planner, retry_queue, &leading, op));
 }
 
-/// Holds back removals of ownership markers as long as their virtual servers are pending. After a
-/// restart, virtual servers without a marker would not be known as ours.
-pub(super) fn keep_markers(planner: &Planner, retry_queue: &mut RetryQueue, ops: &mut Vec<Op>) {
-    let why = " to be removed, which it marks as ours";
-    retry_queue.hold_back(ops, why, |retry_queue, op| {
-        let mut frontends = planner.unmarked_by(op).into_iter().map(Subject::VirtualServer);
-        frontends.find(|subject| retry_queue.contains(subject))
-    });
+/// The table of needs: what an operation has to wait for, and why. `leading`: see [`still_leading`].
+fn awaited(
+    planner: &Planner,
+    retry_queue: &RetryQueue,
+    leading: &HashMap<Subject, Subject>,
+    op: &Op,
+) -> Option<(Subject, &'static str)> {
+    let is_pending = |subject: &Subject| retry_queue.contains(subject);
+    let open = |it: Option<Subject>| it.map(|it| (it, closing::WHY));
+    let takes_away = op.phase() > Phase::LED_OFF;
+    let led = || leading.get(&served_by(op).filter(|_| takes_away)?).map(|it| (*it, STILL_LED));
+    match op {
+        // Without a marker, it would stay for ever if its Service went while no process ran.
+        Op::CreateVirtualServer(frontend, _) => {
+            let mut markers = planner.markers_of(frontend);
+            markers.find(is_pending).map(|marker| (marker, ", which has to come first"))
+        }
+        // It lets clients past the access filter.
+        Op::AddEntry(set, Entry::AddressPort(frontend)) if set.kind.admits() => {
+            open(closing::unclosed(retry_queue, frontend))
+        }
+        // The access filter has to know it, and clients would meet nothing at it, or the node.
+        Op::BindAddress(address) => open(closing::awaited_at(planner, retry_queue, *address)),
+        Op::RemoveVirtualServer(frontend) => {
+            let at = frontend.address;
+            let node = closing::unclosed(retry_queue, frontend);
+            led().or_else(|| open(node.or_else(|| closing::still_local(retry_queue, at))))
+        }
+        Op::RemoveEntry(set, entry) => {
+            let marked = planner.unmarked_by(op);
+            if !marked.is_empty() {
+                // After a restart, it would not be known as ours without the marker.
+                let mut marked = marked.into_iter().map(Subject::VirtualServer);
+                return marked
+                    .find(is_pending)
+                    .map(|it| (it, " to be removed, which it marks as ours"));
+            }
+            // It keeps clients from the node.
+            let filtered = entry.address().filter(|_| set.kind == SetKind::IpvsAddresses);
+            let local = filtered.and_then(|at| closing::still_local(retry_queue, at));
+            led().or_else(|| open(local))
+        }
+        Op::UnbindAddress(_)
+        | Op::DrainRealServer(..)
+        | Op::RemoveRealServer(..)
+        | Op::RemoveVirtualServerWhenDrained(_) => led(),
+        _ => None,
+    }
 }
 
 /// Adds the removals of entries that lead clients to short circuits which turned out not to be
@@ -120,29 +158,28 @@ pub(super) fn keep_pending(
     }
 }
 
-/// Holds back what would take away a short circuit that clients may still be led to.
-pub(super) fn keep_short_circuits(
-    planner: &Planner,
-    retry_queue: &mut RetryQueue,
-    ops: &mut Vec<Op>,
-) {
-    let mut waits_for: HashMap<Subject, Subject> = HashMap::default();
+/// Returns what serves short circuits that clients may still be led to though no Service wants them, each with the
+/// entry that leads there.
+fn still_leading(planner: &Planner, retry_queue: &RetryQueue) -> HashMap<Subject, Subject> {
+    let mut leading = HashMap::default();
     for (subject, pending) in retry_queue.leading() {
         let Subject::Entry(set, entry) = subject else { continue };
         let short_circuit = planner.led_to(*set, entry).filter(|_| may_be_there(pending));
         let is_unwanted = |it: &Frontend| planner.desired().owner(it).is_none();
         if let Some(short_circuit) = short_circuit.filter(is_unwanted) {
-            waits_for.insert(Subject::VirtualServer(short_circuit), *subject);
-            waits_for.insert(Subject::Address(short_circuit.address), *subject);
+            leading.insert(Subject::VirtualServer(short_circuit), *subject);
+            leading.insert(Subject::Address(short_circuit.address), *subject);
         }
     }
-    retry_queue.hold_back(ops, " to be removed, which may still lead clients there", |_, op| {
-        let subject = match op.subject() {
-            Subject::Entry(_, entry) => entry.address().map(Subject::Address),
-            subject => Some(subject),
-        };
-        subject.and_then(|subject| waits_for.get(&subject)).copied()
-    });
+    leading
+}
+
+/// Returns the virtual server or the address that loses something by an operation.
+fn served_by(op: &Op) -> Option<Subject> {
+    match op.subject() {
+        Subject::Entry(_, entry) => entry.address().map(Subject::Address),
+        subject => Some(subject),
+    }
 }
 
 /// Brings the retries forward of what may have waited for a subject, which has just been resolved.

@@ -1,0 +1,58 @@
+//! Steps in which a batch of operations goes to the kernel, one after the other.
+//!
+//! Operations of a step are sent together, in the order of their phases. A step begins where an operation needs that
+//! one before has succeeded; [`dependencies`](super::dependencies) has the table of these needs.
+
+use plan::op::{Op, Phase};
+use plan::planner::Planner;
+
+use super::closing::unbinds;
+
+/// A step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    /// What comes before the first new virtual server: sets, ownership markers, entries.
+    Mark,
+    /// Virtual servers and real servers, and all else that needs nothing.
+    Serve,
+    /// Addresses attract clients.
+    Bind,
+    /// Entries that lead clients to short circuits, or no longer do.
+    Lead,
+    /// Addresses and routes no longer attract clients.
+    Unbind,
+    /// What served them goes.
+    Remove,
+    /// Ownership markers go.
+    Unmark,
+}
+
+/// Divides operations, which are in the order of their phases, into steps, in the order of these. `may_wait`: true if
+/// one of them may have to wait for what is pending.
+pub(super) fn of(planner: &Planner, mut ops: Vec<Op>, may_wait: bool) -> [(Step, Vec<Op>); 7] {
+    let unmark = take(&mut ops, |op| !planner.unmarked_by(op).is_empty());
+    let bind = take(&mut ops, |op| matches!(op, Op::BindAddress(_)));
+    let is_creation = |op: &Op| matches!(op, Op::CreateVirtualServer(..));
+    let n_marks = ops.iter().position(is_creation).unwrap_or(0);
+    let mut serve = ops.split_off(n_marks);
+    let lead = take(&mut serve, Op::leads_to_short_circuits);
+    let (mut unbind, mut remove) = (Vec::new(), Vec::new());
+    // Else nothing of what is removed needs anything, and goes with what serves: in a send less.
+    if may_wait || serve.iter().any(unbinds) || !lead.is_empty() || !bind.is_empty() {
+        unbind = take(&mut serve, unbinds);
+        remove = take(&mut serve, |op| op.phase() > Phase::LED_OFF);
+    }
+    [
+        (Step::Mark, ops),
+        (Step::Serve, serve),
+        (Step::Bind, bind),
+        (Step::Lead, lead),
+        (Step::Unbind, unbind),
+        (Step::Remove, remove),
+        (Step::Unmark, unmark),
+    ]
+}
+
+fn take(ops: &mut Vec<Op>, is_of_step: impl Fn(&Op) -> bool) -> Vec<Op> {
+    ops.extract_if(.., |op| is_of_step(op)).collect()
+}
