@@ -58,6 +58,14 @@ pub enum Expression {
         /// First register that it is loaded to.
         to: Register,
     },
+    /// Loads the type of an address of the packet, as routing sees it: 4 bytes in the machine's byte order, `RTN_*` of
+    /// include/uapi/linux/rtnetlink.h. An address of the host is of type 2 (`RTN_LOCAL`).
+    AddressType {
+        /// The address.
+        of: AddressEnd,
+        /// First register that it is loaded to.
+        to: Register,
+    },
     /// Compares registers with a value, of whose bytes as many count as it has.
     Compare {
         /// First register of those that are compared.
@@ -162,6 +170,16 @@ pub enum ConntrackKey {
     /// `NFT_CT_STATUS`: 4 bytes in the machine's byte order, `IPS_*` of
     /// include/uapi/linux/netfilter/nf_conntrack_common.h.
     Status,
+}
+
+/// An end of a packet's way (`enum nft_fib_flags`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AddressEnd {
+    /// `NFTA_FIB_F_SADDR`
+    Source,
+    /// `NFTA_FIB_F_DADDR`
+    Destination,
 }
 
 /// Outcome of a comparison (`enum nft_cmp_ops`).

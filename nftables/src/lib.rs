@@ -16,8 +16,8 @@ pub use client::{Change, Client, Generation};
 pub use data::{Data, DataType, Field};
 pub use error::{Attempt, Error, ParseError, Refused};
 pub use expression::{
-    ConntrackKey, Expression, MetaKey, NatFlags, NatKind, Operator, PayloadBase, Register, Reject,
-    Verdict,
+    AddressEnd, ConntrackKey, Expression, MetaKey, NatFlags, NatKind, Operator, PayloadBase,
+    Register, Reject, Verdict,
 };
 pub use name::{MAX_NAME_LENGTH, Name};
 pub use netlink::{DecodeError, Namespace, Traffic};

@@ -174,6 +174,16 @@ pub(crate) mod expression {
         pub(crate) const KEY: u16 = 2;
     }
 
+    /// `enum nft_fib_attributes`, `enum nft_fib_result`, `enum nft_fib_flags`
+    pub(crate) mod fib {
+        pub(crate) const DESTINATION: u16 = 1;
+        pub(crate) const RESULT: u16 = 2;
+        pub(crate) const FLAGS: u16 = 3;
+        pub(crate) const RESULT_ADDRESS_TYPE: u32 = 3;
+        pub(crate) const FLAG_SOURCE_ADDRESS: u32 = 1;
+        pub(crate) const FLAG_DESTINATION_ADDRESS: u32 = 2;
+    }
+
     /// `enum nft_cmp_attributes`
     pub(crate) mod compare {
         pub(crate) const SOURCE: u16 = 1;

@@ -6,8 +6,8 @@ use super::HEADER_LENGTH;
 use crate::client::Generation;
 use crate::data::{Data, DataType};
 use crate::expression::{
-    ConntrackKey, Expression, MetaKey, NatFlags, NatKind, Operator, PayloadBase, Register, Reject,
-    Verdict,
+    AddressEnd, ConntrackKey, Expression, MetaKey, NatFlags, NatKind, Operator, PayloadBase,
+    Register, Reject, Verdict,
 };
 use crate::name::Name;
 use crate::object::{
@@ -15,8 +15,8 @@ use crate::object::{
     Table, TableFlags, TableId,
 };
 use crate::uapi::expression::{
-    bitwise, compare, conntrack, flow_offload, immediate, lookup, masquerade, meta, nat, payload,
-    reject,
+    bitwise, compare, conntrack, fib, flow_offload, immediate, lookup, masquerade, meta, nat,
+    payload, reject,
 };
 use crate::uapi::{self, data, element, flow_table as flows, register, verdict};
 
@@ -269,6 +269,7 @@ fn expression(attribute: Attribute<'_>) -> Result<Expression, DecodeError> {
         "payload" => read_payload,
         "meta" => read_meta,
         "ct" => read_conntrack,
+        "fib" => read_address_type,
         "cmp" => read_compare,
         "bitwise" => read_bitwise,
         "lookup" => read_lookup,
@@ -316,6 +317,17 @@ fn read_conntrack(data: &Attributes<'_, 8>) -> Read {
     let key = keys.into_iter().find(|key| key.number() == number);
     let to = data.register(conntrack::DESTINATION)?;
     Ok(key.zip(to).map(|(key, to)| Expression::Conntrack { key, to }))
+}
+
+fn read_address_type(data: &Attributes<'_, 8>) -> Read {
+    if data.u32(fib::RESULT)? != fib::RESULT_ADDRESS_TYPE {
+        return Ok(None);
+    }
+    let flags = data.u32(fib::FLAGS)?;
+    let of =
+        [AddressEnd::Source, AddressEnd::Destination].into_iter().find(|it| it.flag() == flags);
+    let to = data.register(fib::DESTINATION)?;
+    Ok(of.zip(to).map(|(of, to)| Expression::AddressType { of, to }))
 }
 
 fn read_compare(data: &Attributes<'_, 8>) -> Read {

@@ -4,14 +4,14 @@ use netlink::{AttributeWriter, MessageWriter};
 
 use crate::data::Data;
 use crate::expression::{
-    ConntrackKey, Expression, MetaKey, NatFlags, NatKind, Operator, PayloadBase, Register, Reject,
-    Verdict,
+    AddressEnd, ConntrackKey, Expression, MetaKey, NatFlags, NatKind, Operator, PayloadBase,
+    Register, Reject, Verdict,
 };
 use crate::name::Name;
 use crate::object::{BaseChain, Element, SetSpec, TableFlags, TableId};
 use crate::uapi::expression::{
-    bitwise, compare, conntrack, flow_offload, immediate, lookup, masquerade, meta, nat, payload,
-    reject,
+    bitwise, compare, conntrack, fib, flow_offload, immediate, lookup, masquerade, meta, nat,
+    payload, reject,
 };
 use crate::uapi::{self, data, element, flow_table as flows, register, verdict};
 
@@ -176,6 +176,11 @@ fn expression(writer: &mut AttributeWriter<'_>, expression: &Expression) {
             data.u32_be(conntrack::KEY, key.number());
             data.u32_be(conntrack::DESTINATION, to.number());
         }),
+        Expression::AddressType { of, to } => named(writer, "fib", |data| {
+            data.u32_be(fib::FLAGS, of.flag());
+            data.u32_be(fib::RESULT, fib::RESULT_ADDRESS_TYPE);
+            data.u32_be(fib::DESTINATION, to.number());
+        }),
         Expression::Compare { from, operator, value: with } => named(writer, "cmp", |data| {
             data.u32_be(compare::SOURCE, from.number());
             data.u32_be(compare::OPERATOR, operator.number());
@@ -306,6 +311,15 @@ impl ConntrackKey {
             Self::State => 0,
             Self::Direction => 1,
             Self::Status => 2,
+        }
+    }
+}
+
+impl AddressEnd {
+    pub(super) fn flag(self) -> u32 {
+        match self {
+            Self::Source => fib::FLAG_SOURCE_ADDRESS,
+            Self::Destination => fib::FLAG_DESTINATION_ADDRESS,
         }
     }
 }

@@ -30,6 +30,7 @@ add element ip zz shadows { 10.96.0.10 . tcp . 80 : 240.96.0.10 }
 add rule ip zz prerouting $key @cluster-ips goto cluster
 add rule ip zz prerouting ip daddr != @addresses return
 add rule ip zz prerouting tcp dport @health-ports return
+add rule ip zz prerouting fib daddr type != local return
 add rule ip zz prerouting $key . ip saddr & 255.255.255.0 @hairpin return
 add rule ip zz output ip saddr 127.0.0.0/8 return
 add rule ip zz output dnat to $key map @shadows
