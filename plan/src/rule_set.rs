@@ -21,6 +21,7 @@ mod copies;
 mod dispatch;
 mod jumps;
 mod local_traffic;
+pub mod nft;
 mod saved;
 mod settings;
 

@@ -57,6 +57,8 @@ pub struct Settings {
     pub load_balancers_before_nodes: bool,
     /// Whether the rules of mode ipvs let Service traffic in.
     pub accept_service_traffic: AcceptServiceTraffic,
+    /// Form of the constant rules of mode ipvs.
+    pub rule_form: RuleForm,
     /// Port at which the health server listens on all addresses; none: it does not.
     pub health_port: Option<u16>,
     /// Networks of the short circuits: see [`ShortCircuitNetworks`].
@@ -154,6 +156,16 @@ pub struct ShortCircuitNetworks {
     pub v6: Option<Ipv6Net>,
 }
 
+/// Form of the constant rules of mode ipvs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RuleForm {
+    /// Rules of iptables that look into ipsets ([`rule_set`](crate::rule_set)).
+    #[default]
+    Iptables,
+    /// Tables of nf_tables ([`nft`](crate::rule_set::nft)).
+    Nftables,
+}
+
 /// Choice whether the rules of mode ipvs let new connections to frontends in. There, unlike in the
 /// other modes, these pass INPUT before they are balanced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -203,6 +215,7 @@ impl Settings {
             external_ips: true,
             load_balancers_before_nodes: false,
             accept_service_traffic: AcceptServiceTraffic::default(),
+            rule_form: RuleForm::default(),
             health_port: Some(10_256),
             short_circuit_networks: ShortCircuitNetworks::default(),
             ipvs_short_circuit_networks: ShortCircuitNetworks::default(),

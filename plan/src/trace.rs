@@ -9,6 +9,7 @@
 //! Rules of other programs are not known here, and built-in chains accept.
 
 mod client;
+mod native;
 mod packet;
 mod planned;
 mod rule;

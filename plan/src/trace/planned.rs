@@ -7,15 +7,17 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 use super::rule::{Rule, UnreadableRule};
-use super::{Origin, Packet, frontend};
+use super::{Hook, Origin, Packet, frontend, native};
 use crate::chains::ChainId;
 use crate::hash::{HashMap, HashSet};
 use crate::iptables::fragment::ChainFragment;
 use crate::kernel_objects::{Entry, Frontend};
 use crate::model::{Endpoint, Family, ServiceName};
 use crate::planner::Planner;
+use crate::rule_set::nft::{self, SourceRanges};
 use crate::rule_set::{JumpPlace, Table};
 use crate::sets::{SetId, SetType};
+use crate::settings::{RuleForm, Settings};
 use crate::virtual_server::DesiredFrontend;
 
 /// The planner's state, as far as packets of a family meet it.
@@ -25,6 +27,8 @@ pub(super) struct Planned<'a> {
     /// Texts of rules by their chains. Of Services, those of the packet's destination alone: no other
     /// Service's rules hold for it.
     chains: HashMap<(Table, String), Vec<String>>,
+    /// Rules of nf_tables, each with its text, by their chains, where these are the constant ones.
+    native: HashMap<String, Vec<(String, Rule)>>,
     /// Places of the Service's endpoints, once they are asked for.
     places: OnceCell<Places>,
 }
@@ -43,9 +47,14 @@ impl<'a> Planned<'a> {
         let family = packet.family();
         let service =
             planner.owner_as_seen_by_clients(&frontend(packet.protocol, packet.destination));
-        let (chains, places) = (HashMap::default(), OnceCell::new());
-        let mut planned = Self { planner, service: service.cloned(), chains, places };
-        planned.add_constant(family);
+        let (chains, native, places) = (HashMap::default(), HashMap::default(), OnceCell::new());
+        let mut planned = Self { planner, service: service.cloned(), chains, native, places };
+        let Settings { mode, rule_form, .. } = planner.settings();
+        if mode.has_virtual_servers() && *rule_form == RuleForm::Nftables {
+            planned.add_native(family);
+        } else {
+            planned.add_constant(family);
+        }
         if let Some(fragment) = service
             .and_then(|service| planner.chains_of(service))
             .filter(|_| planner.settings().mode.leads_by_rules())
@@ -69,6 +78,9 @@ impl<'a> Planned<'a> {
         table: Table,
         chain: &str,
     ) -> Result<Vec<(&str, Rule)>, UnreadableRule> {
+        if let Some(rules) = self.native.get(chain).filter(|_| table == Table::Nat) {
+            return Ok(rules.iter().map(|(text, rule)| (text.as_str(), rule.clone())).collect());
+        }
         let rules = self.chains.get(&(table, chain.to_owned())).into_iter().flatten();
         rules.map(|text| Ok((text.as_str(), Rule::read(text)?))).collect()
     }
@@ -149,6 +161,26 @@ impl<'a> Planned<'a> {
         for chain in rule_set.chains().iter().chain(rule_set.shared()) {
             let key = (chain.table, chain.name.to_owned());
             self.chains.entry(key).or_default().extend(chain.rules.iter().cloned());
+        }
+    }
+
+    /// Adds the chains of nf_tables. Base chains have the name of their hook.
+    fn add_native(&mut self, family: Family) {
+        let mut ranges = SourceRanges::default();
+        for entry in self.planner.desired().entries(nft::networks(family)) {
+            if let Entry::AddressPortNet(_, net) = entry {
+                ranges.add(family, net.prefix_len());
+            }
+        }
+        for chain in self.planner.nft_chains(family, &ranges).unwrap_or_default() {
+            let name = match chain.hook {
+                Some(nft::Hook::PreRouting) => Hook::Prerouting.chain(),
+                Some(nft::Hook::Output) => Hook::Output.chain(),
+                Some(nft::Hook::PostRouting) => Hook::Postrouting.chain(),
+                None => chain.name,
+            };
+            let rules = chain.rules.iter().map(|rule| (rule.text(family), native::read(rule)));
+            self.native.insert(name.to_owned(), rules.collect());
         }
     }
 

@@ -6,7 +6,7 @@ use crate::fixtures::{addresses, mk_port, mk_service, mk_slice};
 use crate::mode::Mode;
 use crate::model::{Family, Node, Overrides, Service, ServiceKind, TrafficPolicy, Weights};
 use crate::scheduler::SchedulerName;
-use crate::settings::{LocalDetection, Settings};
+use crate::settings::{LocalDetection, RuleForm, Settings};
 
 const POD_HERE: &str = "10.244.1.12:40000";
 const OUTSIDE: &str = "192.168.0.100:40000";
@@ -15,10 +15,19 @@ const NODE: &str = "192.0.2.1:40000";
 const HERE: &str = "10.244.1.11:8080";
 const AWAY: &str = "10.244.2.11:8080";
 
+/// What leads clients: the modes, and the forms of the constant rules.
+const LEADING: [(Mode, RuleForm); 3] = [
+    (Mode::Ipvs, RuleForm::Iptables),
+    (Mode::Ipvs, RuleForm::Nftables),
+    (Mode::Iptables, RuleForm::Iptables),
+];
+
 /// A Service of type LoadBalancer with an endpoint here and one elsewhere, on a node of this mode.
-fn mk_planner(mode: Mode, change: impl FnOnce(&mut Service)) -> Planner {
+fn mk_planner(mode: (Mode, RuleForm), change: impl FnOnce(&mut Service)) -> Planner {
+    let (mode, rule_form) = mode;
     let settings = Settings {
         mode,
+        rule_form,
         local_detection: LocalDetection::BridgeInterface("cni0".into()),
         ..Settings::new("n1")
     };
@@ -78,43 +87,47 @@ fn both(suffix: &str) -> Vec<String> {
 
 #[test]
 fn every_mode_leads_clients_to_the_endpoints_of_their_policy() {
-    for mode in [Mode::Ipvs, Mode::Iptables] {
+    for mode in LEADING {
         let any = mk_planner(mode, |_| {});
-        assert_eq!(fates(&any, POD_HERE, "10.96.0.9:80"), both(""), "{mode}");
-        assert_eq!(fates(&any, OUTSIDE, "10.96.0.9:80"), both(" masqueraded"), "{mode}");
+        assert_eq!(fates(&any, POD_HERE, "10.96.0.9:80"), both(""), "{mode:?}");
+        assert_eq!(fates(&any, OUTSIDE, "10.96.0.9:80"), both(" masqueraded"), "{mode:?}");
         for frontend in ["198.51.100.10:80", "203.0.113.10:80", "192.0.2.1:30080"] {
-            assert_eq!(fates(&any, OUTSIDE, frontend), both(" masqueraded"), "{mode} {frontend}");
+            assert_eq!(fates(&any, OUTSIDE, frontend), both(" masqueraded"), "{mode:?} {frontend}");
         }
         let local = mk_planner(mode, |it| it.external_policy = TrafficPolicy::Local);
         for frontend in ["198.51.100.10:80", "203.0.113.10:80", "192.0.2.1:30080"] {
-            assert_eq!(fates(&local, OUTSIDE, frontend), [HERE], "{mode} {frontend}");
-            assert_eq!(fates(&local, POD_HERE, frontend), both(""), "{mode} {frontend}");
-            assert_eq!(fates(&local, NODE, frontend), both(" masqueraded"), "{mode} {frontend}");
+            assert_eq!(fates(&local, OUTSIDE, frontend), [HERE], "{mode:?} {frontend}");
+            assert_eq!(fates(&local, POD_HERE, frontend), both(""), "{mode:?} {frontend}");
+            assert_eq!(fates(&local, NODE, frontend), both(" masqueraded"), "{mode:?} {frontend}");
         }
     }
 }
 
 #[test]
 fn every_mode_keeps_clients_out_that_are_not_in_a_source_range() {
-    for mode in [Mode::Ipvs, Mode::Iptables] {
+    for mode in LEADING {
         let planner = mk_planner(mode, |it| {
             it.source_ranges = vec!["192.168.0.100/32".parse().unwrap()];
         });
-        assert_eq!(fates(&planner, OUTSIDE, "203.0.113.10:80"), both(" masqueraded"), "{mode}");
+        assert_eq!(fates(&planner, OUTSIDE, "203.0.113.10:80"), both(" masqueraded"), "{mode:?}");
         for source in [OTHER, NODE] {
-            assert_eq!(fates(&planner, source, "203.0.113.10:80"), ["dropped"], "{mode} {source}");
+            assert_eq!(
+                fates(&planner, source, "203.0.113.10:80"),
+                ["dropped"],
+                "{mode:?} {source}"
+            );
         }
     }
 }
 
 #[test]
 fn an_endpoint_that_reaches_itself_is_masqueraded() {
-    for mode in [Mode::Ipvs, Mode::Iptables] {
+    for mode in LEADING {
         let planner = mk_planner(mode, |_| {});
         let expected = [AWAY.to_owned(), format!("{HERE} masqueraded")];
         let mut found = fates(&planner, "10.244.1.11:40000", "10.96.0.9:80");
         found.sort_unstable_by(|one, other| other.cmp(one));
-        assert_eq!(found, expected, "{mode}");
+        assert_eq!(found, expected, "{mode:?}");
     }
 }
 
@@ -134,7 +147,7 @@ fn every_constant_rule_can_be_followed() {
                 let chains = rule_set.chains().iter().chain(rule_set.shared());
                 let rules = chains.flat_map(|chain| chain.rules.iter().cloned());
                 for rule in rules.chain(rule_set.jumps().iter().map(|jump| jump.rule())) {
-                    assert_eq!(Rule::read(&rule).err(), None, "{mode}");
+                    assert_eq!(Rule::read(&rule).err(), None, "{mode:?}");
                 }
             }
         }
@@ -145,7 +158,7 @@ fn every_constant_rule_can_be_followed() {
 
 #[test]
 fn a_rule_names_the_entries_by_which_sets_know_the_packet() {
-    let planner = mk_planner(Mode::Ipvs, |it| {
+    let planner = mk_planner((Mode::Ipvs, RuleForm::Iptables), |it| {
         let ranges = ["192.168.0.101/32", "192.168.0.0/25", "10.0.0.0/8"];
         it.source_ranges = ranges.map(|range| range.parse().unwrap()).into();
     });
@@ -171,7 +184,8 @@ fn a_rule_names_the_entries_by_which_sets_know_the_packet() {
 #[test]
 fn a_new_mark_is_a_step_of_its_own() {
     let marks = |source| -> Vec<u32> {
-        let trace = traced(&mk_planner(Mode::Ipvs, |_| {}), source, "10.96.0.9:80");
+        let trace =
+            traced(&mk_planner((Mode::Ipvs, RuleForm::Iptables), |_| {}), source, "10.96.0.9:80");
         let steps = trace.ways[0].steps.iter();
         let marks = steps.filter_map(|step| match step {
             Step::Marked { mark } => Some(*mark),
@@ -196,11 +210,14 @@ fn shares_are_known_where_neither_connections_nor_clients_decide() {
         ways.into_iter().map(|way| way.share).collect()
     };
     let three_to_one = Some(Weights { node: 3, zone: 1, elsewhere: 1 });
-    assert_eq!(shares(Mode::Ipvs, None, None), [Some(0.5); 2]);
-    assert_eq!(shares(Mode::Iptables, None, None), [Some(0.5); 2]);
-    assert_eq!(shares(Mode::Ipvs, Some("rr"), three_to_one), [Some(0.5); 2]);
-    assert_eq!(shares(Mode::Ipvs, Some("wrr"), three_to_one), [Some(0.75), Some(0.25)]);
-    assert_eq!(shares(Mode::Ipvs, Some("lc"), None), [None; 2]);
+    assert_eq!(shares((Mode::Ipvs, RuleForm::Iptables), None, None), [Some(0.5); 2]);
+    assert_eq!(shares((Mode::Iptables, RuleForm::Iptables), None, None), [Some(0.5); 2]);
+    assert_eq!(shares((Mode::Ipvs, RuleForm::Iptables), Some("rr"), three_to_one), [Some(0.5); 2]);
+    assert_eq!(
+        shares((Mode::Ipvs, RuleForm::Iptables), Some("wrr"), three_to_one),
+        [Some(0.75), Some(0.25)]
+    );
+    assert_eq!(shares((Mode::Ipvs, RuleForm::Iptables), Some("lc"), None), [None; 2]);
 }
 
 /// The same, on a node with pod networks, where pods are told by the cluster's network.

@@ -7,6 +7,7 @@
 mod chains;
 mod damage;
 mod explained;
+mod nft;
 mod service_routes;
 mod userspace;
 mod world;

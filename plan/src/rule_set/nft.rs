@@ -1,0 +1,358 @@
+//! The constant layer of IPVS mode as rules of nf_tables: a table of our own in each family.
+//!
+//! It decides as the [`RuleSet`](super::RuleSet) does, by the same sets. But all rules are in chains
+//! of nat, so only the first packet of a connection meets them:
+//!
+//! - What a chain of nat leads on keeps its destination by a translation that changes nothing (`dnat to ip daddr`),
+//!   which ends all later chains of nat, of other programs too. The kernel's own null binding is the same
+//!   (`nf_nat_setup_info` in net/netfilter/nf_nat_core.c), so it costs nothing more.
+//! - `reject` and `drop` stand in chains of nat as well (since Linux 5.9): a refused packet leaves no entry in
+//!   connection tracking, and so the next one is asked again.
+//! - Nothing accepts forwarded packets: in nf_tables, accepting ends a chain and not the hook.
+//!
+//! Number and text of the rules depend on what [`RuleSetSettings`] depend on, never on Services.
+
+mod rule;
+mod source_ranges;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use ipnet::IpNet;
+
+use super::{LocalTraffic, RuleSetSettings};
+use crate::model::{Family, Protocol};
+use crate::sets::{SetId, SetKind};
+
+pub use rule::{Action, Key, Match, Rule};
+pub use source_ranges::{SourceRanges, length_of, networks, set_name};
+
+/// The name of our tables.
+pub const TABLE: &str = "kube-ipvs";
+
+/// A chain of our table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Chain {
+    pub name: &'static str,
+    /// None: packets come by rules alone.
+    pub hook: Option<Hook>,
+    pub rules: Vec<Rule>,
+}
+
+/// A hook of nat that packets come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hook {
+    /// Of what comes from outside, and from pods.
+    PreRouting,
+    /// Of what the node itself sends.
+    Output,
+    /// Of what leaves the node, or goes to a pod.
+    PostRouting,
+}
+
+impl Hook {
+    /// Place among all chains of nat at the hook. Ours are before those of others, who begin at -100 and 100
+    /// (`NF_IP_PRI_NAT_DST`, `NF_IP_PRI_NAT_SRC` of include/uapi/linux/netfilter_ipv4.h).
+    #[must_use]
+    pub const fn priority(self) -> i32 {
+        match self {
+            Self::PreRouting | Self::Output => -110,
+            Self::PostRouting => 90,
+        }
+    }
+}
+
+/// Names of the chains.
+const PREROUTING: &str = "prerouting";
+const OUTPUT: &str = "output";
+const POSTROUTING: &str = "postrouting";
+const CLUSTER: &str = "cluster";
+const LOAD_BALANCER: &str = "load-balancer";
+const MASQUERADED: &str = "masqueraded";
+const SHORT_CIRCUIT: &str = "short-circuit";
+const SHORT_CIRCUIT_FROM_NODE: &str = "short-circuit-from-node";
+const SOURCE_RANGES: &str = "source-ranges";
+const REFUSE: &str = "refuse";
+const MASQUERADING: &str = "masquerading";
+
+/// Writes the rules of one family.
+struct Writer<'a> {
+    family: Family,
+    settings: &'a RuleSetSettings,
+    ranges: &'a SourceRanges,
+}
+
+/// Returns the chains of a family's table; those that rules lead to come first. `ranges`: lengths of the networks that
+/// load balancers' clients are in.
+#[must_use]
+pub fn chains(family: Family, settings: &RuleSetSettings, ranges: &SourceRanges) -> Vec<Chain> {
+    let writer = Writer { family, settings, ranges };
+    let chain = |name, rules| Chain { name, hook: None, rules };
+    let base = |name, hook, rules| Chain { name, hook: Some(hook), rules };
+    let mut chains = vec![
+        chain(REFUSE, refuse()),
+        chain(MASQUERADED, writer.masqueraded()),
+        chain(LOAD_BALANCER, writer.load_balancer()),
+        chain(CLUSTER, writer.cluster()),
+        source_ranges(family, settings, ranges),
+    ];
+    if let Some(network) = settings.short_circuit_network {
+        chains.push(chain(SHORT_CIRCUIT, writer.short_circuit(network)));
+        chains.push(chain(SHORT_CIRCUIT_FROM_NODE, writer.short_circuit_from_node(network)));
+    }
+    chains.extend([
+        chain(MASQUERADING, writer.masquerading()),
+        base(PREROUTING, Hook::PreRouting, writer.services(SHORT_CIRCUIT)),
+        base(OUTPUT, Hook::Output, writer.services_from_node()),
+        base(POSTROUTING, Hook::PostRouting, writer.postrouting()),
+    ]);
+    chains
+}
+
+/// Returns the chain that lets a load balancer's clients pass.
+#[must_use]
+pub fn source_ranges(family: Family, settings: &RuleSetSettings, ranges: &SourceRanges) -> Chain {
+    let rules = Writer { family, settings, ranges }.source_ranges();
+    Chain { name: SOURCE_RANGES, hook: None, rules }
+}
+
+/// Refuses a connection: at once, and so that its client sees it.
+fn refuse() -> Vec<Rule> {
+    vec![
+        // The reset that the kernel makes for a client on the node comes here itself: it goes from a service address
+        // to a service address, and belongs to no connection that has been decided about.
+        Rule::new([Match::Reset], Action::Return),
+        // What is not TCP would be dropped without an answer.
+        Rule::new([Match::Protocol(Protocol::Tcp)], Action::RejectWithReset),
+        Rule::new([], Action::RejectAsUnreachable),
+    ]
+}
+
+impl Writer<'_> {
+    fn services_from_node(&self) -> Vec<Rule> {
+        let loopback = match self.family {
+            Family::V4 => "127.0.0.0/8",
+            Family::V6 => "::1/128",
+        };
+        let loopback = loopback.parse().ok();
+        let spared =
+            loopback.map(|net| Rule::new([Match::Source { net, is_not: false }], Action::Return));
+        spared.into_iter().chain(self.services(SHORT_CIRCUIT_FROM_NODE)).collect()
+    }
+
+    /// Finds the frontend that a connection is to. The first hit is final.
+    fn services(&self, short_circuit: &'static str) -> Vec<Rule> {
+        let to = |kind, action| Rule::new([self.frontend(kind)], action);
+        let mut rules = vec![
+            // Most connections are to cluster IPs.
+            to(SetKind::ClusterIp, Action::GoTo(CLUSTER)),
+            // All other addresses of Services are local as well.
+            Rule::new([Match::NotLocalDestination], Action::Return),
+            to(SetKind::NoEndpoints, Action::GoTo(REFUSE)),
+            to(SetKind::LoadBalancerFirewall, Action::Jump(SOURCE_RANGES)),
+        ];
+        if self.settings.short_circuit_network.is_some() {
+            rules.push(to(SetKind::ShortCircuit, Action::Jump(short_circuit)));
+        }
+        rules.extend([
+            // A client behind a load balancer tries again, and may come to a node that has endpoints.
+            to(SetKind::NoLocalEndpoints, Action::Drop),
+            to(SetKind::LoadBalancer, Action::GoTo(LOAD_BALANCER)),
+            to(SetKind::ExternalIp, Action::GoTo(MASQUERADED)),
+            to(SetKind::ExternalIpLocal, Action::KeepDestination),
+        ]);
+        rules.extend(self.refused_elsewhere());
+        rules.extend(self.node_ports());
+        rules
+    }
+
+    /// Refuses what is for a service address and no Service: it would lead to whatever listens on all of the node's
+    /// addresses. Health checks come to service addresses, too.
+    fn refused_elsewhere(&self) -> Vec<Rule> {
+        let mut rules = vec![Rule::new(
+            [self.port(Protocol::Tcp, SetKind::HealthCheckNodePort)],
+            Action::Return,
+        )];
+        if let Some(port) = self.settings.health_port {
+            rules.push(Rule::new([Match::Port(Protocol::Tcp, port)], Action::Return));
+        }
+        rules.push(Rule::new([self.service_address()], Action::GoTo(REFUSE)));
+        let RuleSetSettings { routes, own, .. } = self.settings;
+        let spared: Vec<Match> = own
+            .iter()
+            .map(|address| Match::Destination { net: (*address).into(), is_not: true })
+            .collect();
+        rules.extend(routes.iter().map(|route| {
+            let inside = Match::Destination { net: *route, is_not: false };
+            Rule::new([inside].into_iter().chain(spared.iter().cloned()), Action::GoTo(REFUSE))
+        }));
+        rules
+    }
+
+    fn node_ports(&self) -> Vec<Rule> {
+        let by_port = [
+            (Protocol::Tcp, SetKind::NodePortLocalTcp, SetKind::NodePortTcp),
+            (Protocol::Udp, SetKind::NodePortLocalUdp, SetKind::NodePortUdp),
+        ];
+        let mut rules = Vec::new();
+        for (protocol, local, any) in by_port {
+            rules.push(Rule::new([self.port(protocol, local)], Action::KeepDestination));
+            rules.push(Rule::new([self.port(protocol, any)], Action::GoTo(MASQUERADED)));
+        }
+        let sctp = |kind, action| Rule::new([self.frontend(kind)], action);
+        rules.push(sctp(SetKind::NodePortLocalSctp, Action::KeepDestination));
+        rules.push(sctp(SetKind::NodePortSctp, Action::GoTo(MASQUERADED)));
+        rules
+    }
+
+    fn cluster(&self) -> Vec<Rule> {
+        let mut rules = vec![
+            Rule::new([self.frontend(SetKind::NoEndpoints)], Action::GoTo(REFUSE)),
+            Rule::new([self.frontend(SetKind::NoLocalEndpoints)], Action::Drop),
+        ];
+        let mark = Action::SetMark(self.settings.mark);
+        let marked = |condition: Option<Match>| Rule::new(condition, mark.clone());
+        // The node's own connections that took a cluster IP as their source: the answers to those would never come
+        // back. No pod has such an address.
+        let own = || {
+            let key = Key::SourceFrontend;
+            marked(Some(Match::InSet { key, set: self.set(SetKind::ClusterIp) }))
+        };
+        match &self.settings.local {
+            _ if self.settings.masquerade_all => rules.push(marked(None)),
+            LocalTraffic::Unknown => rules.push(own()),
+            // The network may contain the service range, and then the node's own connections count as pods'.
+            LocalTraffic::Cidr(net) | LocalTraffic::ClusterCidr { cluster: net, .. } => {
+                if net.prefix_len() > 0 {
+                    rules.push(marked(Some(Match::Source { net: *net, is_not: true })));
+                }
+                rules.push(own());
+            }
+            LocalTraffic::Bridge(name) => rules.push(marked(Some(Match::Interface {
+                name: name.clone(),
+                is_prefix: false,
+                is_not: true,
+            }))),
+            LocalTraffic::Prefix(name) => rules.push(marked(Some(Match::Interface {
+                name: name.clone(),
+                is_prefix: true,
+                is_not: true,
+            }))),
+        }
+        rules.push(Rule::new([], Action::KeepDestination));
+        rules
+    }
+
+    fn load_balancer(&self) -> Vec<Rule> {
+        vec![
+            Rule::new([self.frontend(SetKind::LoadBalancerLocal)], Action::KeepDestination),
+            Rule::new([], Action::GoTo(MASQUERADED)),
+        ]
+    }
+
+    fn masqueraded(&self) -> Vec<Rule> {
+        vec![
+            Rule::new([], Action::SetMark(self.settings.mark)),
+            Rule::new([], Action::KeepDestination),
+        ]
+    }
+
+    /// Leads this node's pods from a frontend to its short circuit; other clients come back.
+    fn short_circuit(&self, network: IpNet) -> Vec<Rule> {
+        let lead = |matches: Vec<Match>| Rule::new(matches, Action::MapDestination(network));
+        let interface = |name: &Arc<str>, is_prefix| Match::Interface {
+            name: name.clone(),
+            is_prefix,
+            is_not: false,
+        };
+        match &self.settings.local {
+            LocalTraffic::Unknown => Vec::new(),
+            LocalTraffic::Cidr(net) => vec![lead(from_inside(net))],
+            LocalTraffic::ClusterCidr { cluster, node } => {
+                self.short_circuit_of_cluster(cluster, node.as_ref(), &lead)
+            }
+            LocalTraffic::Bridge(name) => vec![lead(vec![interface(name, false)])],
+            LocalTraffic::Prefix(name) => vec![lead(vec![interface(name, true)])],
+        }
+    }
+
+    /// Leads every pod of the cluster, and masquerades those that may be another node's: the answer of an endpoint
+    /// elsewhere would go past this node. Pods of other nodes come here only for an address of the node itself.
+    fn short_circuit_of_cluster(
+        &self,
+        cluster: &IpNet,
+        node: Option<&IpNet>,
+        lead: &dyn Fn(Vec<Match>) -> Rule,
+    ) -> Vec<Rule> {
+        let pods =
+            |more: Option<Match>| from_inside(cluster).into_iter().chain(more).collect::<Vec<_>>();
+        let routes = &self.settings.routes;
+        let to_route = |net: &IpNet| Match::Destination { net: *net, is_not: false };
+        let mut rules: Vec<Rule> = node.map(|net| lead(from_inside(net))).into_iter().collect();
+        rules.push(lead(pods(Some(self.service_address()))));
+        rules.extend(routes.iter().map(|route| lead(pods(Some(to_route(route))))));
+        rules.push(Rule::new(pods(None), Action::SetMark(self.settings.mark)));
+        rules.push(lead(pods(None)));
+        rules
+    }
+
+    fn short_circuit_from_node(&self, network: IpNet) -> Vec<Rule> {
+        vec![
+            Rule::new([], Action::SetMark(self.settings.mark)),
+            Rule::new([], Action::MapDestination(network)),
+        ]
+    }
+
+    fn source_ranges(&self) -> Vec<Rule> {
+        let allowed = |key, set| Rule::new([Match::InSet { key, set }], Action::Return);
+        let networks = self.ranges.lengths(self.family).map(|length| {
+            allowed(Key::FrontendAndSourceNetwork(length), set_name(self.family, length))
+        });
+        let single = allowed(Key::FrontendAndSource, self.set(SetKind::LoadBalancerSourceIp));
+        networks.chain([single, Rule::new([], Action::Drop)]).collect()
+    }
+
+    fn postrouting(&self) -> Vec<Rule> {
+        let hairpin =
+            Match::InSet { key: Key::FrontendAndSource, set: self.set(SetKind::LoopBack) };
+        vec![
+            Rule::new([Match::Marked(self.settings.mark)], Action::GoTo(MASQUERADING)),
+            Rule::new([hairpin], Action::Masquerade { random_fully: false }),
+        ]
+    }
+
+    fn masquerading(&self) -> Vec<Rule> {
+        vec![
+            // So that a packet that passes here again, in a tunnel, is not masqueraded again.
+            Rule::new([], Action::ClearMark(self.settings.mark)),
+            Rule::new([], Action::Masquerade { random_fully: self.settings.random_fully }),
+        ]
+    }
+
+    fn frontend(&self, kind: SetKind) -> Match {
+        Match::InSet { key: Key::Frontend, set: self.set(kind) }
+    }
+
+    fn port(&self, protocol: Protocol, kind: SetKind) -> Match {
+        Match::InSet { key: Key::Port(protocol), set: self.set(kind) }
+    }
+
+    fn service_address(&self) -> Match {
+        Match::InSet { key: Key::Address, set: self.set(SetKind::IpvsAddresses) }
+    }
+
+    fn set(&self, kind: SetKind) -> String {
+        SetId { kind, family: self.family }.name().to_owned()
+    }
+}
+
+/// Matches a source inside a network, which is every source if the network is everything.
+fn from_inside(net: &IpNet) -> Vec<Match> {
+    if net.prefix_len() == 0 {
+        Vec::new()
+    } else {
+        vec![Match::Source { net: *net, is_not: false }]
+    }
+}

@@ -1,0 +1,44 @@
+use super::*;
+
+fn texts(settings: &RuleSetSettings, ranges: &SourceRanges) -> String {
+    let mut lines = String::new();
+    for chain in chains(Family::V4, settings, ranges) {
+        lines += &format!("{}:\n", chain.name);
+        for rule in &chain.rules {
+            lines += &format!("  {}\n", rule.text(Family::V4));
+        }
+    }
+    lines
+}
+
+fn cidr() -> RuleSetSettings {
+    let pods = LocalTraffic::Cidr("10.244.1.0/24".parse().unwrap());
+    RuleSetSettings::new(false, 14, pods, true)
+        .unwrap()
+        .with_short_circuit_network(Some("240.0.0.0/4".parse().unwrap()))
+        .with_health_port(Some(10256))
+}
+
+#[test]
+fn the_rules_of_a_node_with_a_pod_network() {
+    let mut ranges = SourceRanges::default();
+    assert!(ranges.add(Family::V4, 24) && ranges.add(Family::V4, 8) && !ranges.add(Family::V4, 24));
+    ranges.add(Family::V6, 64);
+    assert_eq!(texts(&cidr(), &ranges), include_str!("ipv4.nft"));
+}
+
+#[test]
+fn no_rule_depends_on_a_service_and_every_chain_comes_before_what_leads_to_it() {
+    for family in Family::BOTH {
+        let chains = chains(family, &cidr(), &SourceRanges::default());
+        let mut known = Vec::new();
+        for chain in &chains {
+            for rule in &chain.rules {
+                if let Action::GoTo(to) | Action::Jump(to) = rule.action {
+                    assert!(known.contains(&to), "{}: {}", chain.name, rule.text(family));
+                }
+            }
+            known.push(chain.name);
+        }
+    }
+}
