@@ -5,9 +5,22 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 
 use anyhow::{Context as _, Result};
+use bed::addresses::{POD_RANGE_IPV4, POD_RANGE_IPV6};
 use bed::{Manifests, Protocol, Proxy, Service};
 use clap::ValueEnum;
 use ipvs::{Batch, Client, RealServer, Scheduler, VirtualServer, VirtualServerId};
+
+use kernel::Kernel as _;
+use kernel::linux::Linux;
+use kernel::nftables::OwnTables;
+use plan::capacity::SetSize;
+use plan::hash::HashMap;
+use plan::mode::Mode;
+use plan::model::Family::{V4, V6};
+use plan::op::Op;
+use plan::rule_set::{LocalTraffic, RuleSetSettings};
+use plan::sets::SetId;
+use plan::settings::ShortCircuitNetworks;
 
 use crate::ground::{Family, Ground, Measured, NODE_PORT, PORT, TARGET};
 use crate::kube_proxy;
@@ -39,10 +52,12 @@ pub(crate) enum Installed {
     KubeProxyNftables,
     /// The state of kube-ipvs.
     Ours,
+    /// The same, with sets and rules in nf_tables.
+    OursNftables,
 }
 
 impl Installed {
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::Nothing,
         Self::Tracking,
         Self::Ipvs,
@@ -50,6 +65,7 @@ impl Installed {
         Self::KubeProxyIpvs,
         Self::KubeProxyNftables,
         Self::Ours,
+        Self::OursNftables,
     ];
 
     /// True if it answers at the addresses of Services.
@@ -87,6 +103,10 @@ impl Installed {
                 Ok(())
             }
             Self::Ours => ours(ground, services),
+            Self::OursNftables => {
+                ours(ground, services)?;
+                to_nftables(ground)
+            }
         }
     }
 }
@@ -101,6 +121,7 @@ impl fmt::Display for Installed {
             Self::KubeProxyIpvs => "kube-proxy, ipvs",
             Self::KubeProxyNftables => "kube-proxy, nftables",
             Self::Ours => "kube-ipvs",
+            Self::OursNftables => "kube-ipvs, nftables",
         })
     }
 }
@@ -179,4 +200,33 @@ fn ours(ground: &Ground, services: u32) -> Result<()> {
     }
     manifests.write("idle.yaml", &idle_ones)?;
     Proxy::start(ground.node()?, &manifests, &[])?.stop().map(drop)
+}
+
+/// Has tables of nf_tables in the place of the program's sets and of its rules.
+fn to_nftables(ground: &Ground) -> Result<()> {
+    let (family, pods) = ground.family.choose((V4, POD_RANGE_IPV4), (V6, POD_RANGE_IPV6));
+    let local = LocalTraffic::ClusterCidr { cluster: pods.parse()?, node: None };
+    let settings = RuleSetSettings::new(false, 14, local, true)?
+        .with_short_circuit_network(ShortCircuitNetworks::default().of(family));
+    ground.node()?.enter(|| -> Result<()> {
+        let mut linux = Linux::open_to_read(HashMap::default(), Mode::Ipvs)?;
+        let mut tables = OwnTables::open(&[family])?;
+        let mut ops: Vec<Op> = Vec::new();
+        for set in SetId::all(family) {
+            let found = linux.read_set(set)?.with_context(|| format!("there is no set {set}"))?;
+            let size = SetSize { capacity: found.capacity, expected: found.entries.len() };
+            ops.push(Op::CreateSet(set, size));
+            ops.extend(found.entries.into_iter().map(|entry| Op::AddEntry(set, entry)));
+        }
+        for result in tables.apply(&ops) {
+            result.map_err(anyhow::Error::msg)?;
+        }
+        tables.desire(family, settings);
+        tables.write_rules(family).map_err(anyhow::Error::msg)
+    })??;
+    for table in ["nat", "mangle", "filter"] {
+        let of = ground.family.choose("ip", "ip6");
+        ground.node()?.command("nft", &["delete", "table", of, table])?;
+    }
+    Ok(())
 }

@@ -2,11 +2,15 @@
 //! Base chains are read.
 
 mod input;
+mod own_tables;
+mod words;
 
 use nftables::{Batch, Client, Error, Name, TableId};
 use plan::model::Family;
 
 pub(crate) use input::{Closing, InputChain, input_chains};
+pub use own_tables::OwnTables;
+use words::family_of;
 
 /// Returns the families that have a table of this name.
 ///
@@ -36,17 +40,16 @@ pub fn remove_table(family: Family, table: &str) -> Result<(), Error> {
     }
 }
 
-fn family_of(family: Family) -> nftables::Family {
-    match family {
-        Family::V4 => nftables::Family::Ipv4,
-        Family::V6 => nftables::Family::Ipv6,
-    }
-}
-
 /// A kernel without nf_tables has nothing to list.
 fn none_if_unsupported<T>(listed: Result<Vec<T>, Error>) -> Result<Vec<T>, Error> {
     match listed {
         Err(error) if error.is_unsupported() => Ok(Vec::new()),
         listed => listed,
     }
+}
+
+#[cfg(test)]
+mod tests {
+    #[cfg(feature = "kernel-tests")]
+    mod kernel;
 }
