@@ -11,14 +11,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use plan::mode::Mode;
-use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
-use tokio::net::unix::pipe::Receiver;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 use tracing::{debug, error, info, warn};
 
 use super::file::ConfigurationFile;
 use super::resolved::Configuration;
+use source::inotify::Inotify;
 
 /// Message that the file has changed, in kube-proxy's words.
 pub const UPDATED: &str = "content of the proxy server's configuration file was updated";
@@ -33,9 +32,6 @@ const SETTLE: Duration = Duration::from_millis(200);
 /// Longest time from a change to its consequence. It is random: the nodes of a cluster have the same
 /// file, and must not all start, and list everything, at once.
 pub const SPREAD: Duration = Duration::from_secs(30);
-
-/// Notifications are thrown away in portions of this many bytes.
-const BUFFER_BYTES: usize = 4_096;
 
 /// Shortest and longest time from a check that failed to the next one of the same content. What the
 /// host lacked may be there by then.
@@ -127,7 +123,7 @@ impl ConfigurationFile {
         spread: Duration,
         report: impl Fn(bool, Option<&Refusal>),
     ) -> Change {
-        let watch = match Watch::new(folder(&self.path)) {
+        let watch = match watch(folder(&self.path)) {
             Ok(watch) => Some(watch),
             Err(error) => {
                 let path = self.path.display();
@@ -159,7 +155,7 @@ impl ConfigurationFile {
             match &watch {
                 Some(watch) => {
                     tokio::select! {
-                        () = watch.notified() => sleep(SETTLE).await,
+                        () = watch.changed() => sleep(SETTLE).await,
                         () = sleep(PERIOD) => {}
                     }
                 }
@@ -247,41 +243,10 @@ impl Watched {
     }
 }
 
-/// A watched folder (inotify(7)). The runtime has no word for it: it is held as what it behaves
-/// like, the reading end of a pipe, which the kernel writes notifications to.
-struct Watch {
-    instance: Receiver,
-}
-
-impl Watch {
-    fn new(folder: &Path) -> io::Result<Self> {
-        let instance = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
-        let instance = Receiver::from_owned_fd_unchecked(instance)?;
-        let flags = WatchFlags::CREATE
-            | WatchFlags::MODIFY
-            | WatchFlags::CLOSE_WRITE
-            | WatchFlags::ATTRIB
-            | WatchFlags::MOVE
-            | WatchFlags::DELETE
-            | WatchFlags::ONLYDIR;
-        inotify::add_watch(&instance, folder, flags)?;
-        Ok(Self { instance })
-    }
-
-    /// Returns when something in the folder changed since the last call.
-    async fn notified(&self) {
-        let mut buffer = [0; BUFFER_BYTES];
-        let mut seen = false;
-        while !seen {
-            if self.instance.readable().await.is_err() {
-                // The runtime is shutting down.
-                return std::future::pending().await;
-            }
-            while matches!(self.instance.try_read(&mut buffer), Ok(1..)) {
-                seen = true;
-            }
-        }
-    }
+fn watch(folder: &Path) -> io::Result<Inotify> {
+    let inotify = Inotify::new()?;
+    inotify.add(folder)?;
+    Ok(inotify)
 }
 
 /// The folder that a file is in, which is the working directory's for a bare name.

@@ -7,9 +7,11 @@
 //! - [`convert`]: from those objects to the words of `plan`;
 //! - [`kubernetes`]: the API of a cluster as the source;
 //! - [`manifests`]: a folder of YAML files as the source;
+//! - [`inotify`]: changes in a watched directory, of manifests or of the configuration file;
 //! - [`pods`]: addresses of a Pod, looked for on demand.
 
 pub mod convert;
+pub mod inotify;
 pub mod kubernetes;
 pub mod manifests;
 pub mod object;
@@ -76,7 +78,6 @@ pub struct Warning {
     pub text: String,
 }
 
-/// Subject of a warning.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum WarningSubject {
     /// A file or a directory.

@@ -11,7 +11,6 @@
 //! - `folder`: what the files say, all together; contents in, events out;
 //! - `parse`: a file's text as objects; `object`: an object of any kind;
 //! - `scan`: which files changed, and are not being written just now;
-//! - `watch`: inotify's notifications that something in the directory changed.
 
 mod folder;
 mod object;
@@ -19,7 +18,6 @@ mod parse;
 mod scan;
 #[cfg(test)]
 mod tests;
-mod watch;
 
 pub use folder::{FileChange, FileName, Folder, FolderScan};
 pub use object::Object;
@@ -36,8 +34,8 @@ use tokio::time::{Instant, sleep};
 use tracing::warn;
 
 use super::{Options, SourceEvent, Warning, WarningSubject};
+use crate::inotify::Inotify;
 use scan::{Scan, Scanner};
-use watch::Inotify;
 
 /// Time for which a file has to stay unchanged before it is read: a file that is being written may
 /// parse and hold only half of its objects.

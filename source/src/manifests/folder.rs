@@ -35,10 +35,8 @@ pub struct Folder {
     holders: HashMap<ObjectKey, BTreeSet<FileName>>,
 }
 
-/// Change of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FileChange {
-    /// It was read, and this is all of it.
     Read(Vec<u8>),
     /// It is there but cannot be read, for this reason. What it held stays in force.
     Unreadable(String),

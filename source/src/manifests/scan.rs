@@ -19,7 +19,7 @@ use tracing::info;
 
 use super::folder::{FileChange, FileName, Folder, FolderScan};
 use super::parse::MAX_FILE_BYTES;
-use super::watch::{Inotify, WatchDescriptor};
+use crate::inotify::{Inotify, WatchDescriptor};
 use crate::{Options, Warning, WarningSubject};
 
 /// Extensions of the files that are read.
@@ -63,7 +63,6 @@ enum DirectoryState {
     Replaced,
 }
 
-/// DirectoryIdentity of the directory.
 #[derive(Debug, Clone, Copy)]
 struct DirectoryIdentity {
     device: u64,
