@@ -12,6 +12,7 @@ use plan::routes::RouteOp;
 use serde::{Deserialize, Serialize};
 
 use kernel::sysctl::Sysctl;
+use syntax::counted::counted;
 
 /// Effect of an operation on its object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -170,10 +171,7 @@ fn describe_chain(change: &ChainOp, beside: &Beside<'_>) -> Described {
     let rule = || format!("rule of {chain}");
     let (effect, object, found, desired) = match change {
         ChainOp::Write(chain, rules) => {
-            let n_rules = match rules.len() {
-                1 => "1 rule".to_owned(),
-                number => format!("{number} rules"),
-            };
+            let n_rules = counted(rules.len(), "rule");
             // A shared chain is there as long as the constant rules are.
             let is_there = beside.has_chain || chain.name.is_shared();
             let effect = if is_there { Effect::Change } else { Effect::Add };
@@ -214,8 +212,7 @@ fn found_real_server(
         }
         match found.connections {
             0 => text,
-            1 => text + ", 1 connection",
-            number => text + &format!(", {number} connections"),
+            number => text + ", " + &counted(number, "connection"),
         }
     });
     (real_server(frontend, socket), found)

@@ -21,8 +21,8 @@ use tracing::warn;
 use crate::mode::abilities::AbilitySearch;
 pub use crate::mode::abilities::{lack_of_localhost_node_ports, lacks_copies};
 pub use crate::mode::ipvs::neighbours::without_neighbours;
-pub use crate::mode::needed_modules;
 use crate::mode::{self, ModeSysctls};
+pub use crate::mode::{modes_but, needed_modules};
 use config::{Action, Configuration};
 use examination::{Examined, examine, gather, open_rules, probe};
 pub use fallback::FallenBack;
@@ -91,7 +91,7 @@ pub fn prepare(configuration: &Configuration, served: &[Family]) -> anyhow::Resu
         linux.keep_sysctls_behind_rules(behind_rules);
     }
     (mode.set_up)(&configuration, &mut settings, &mut linux)?;
-    if let Some(warning) = local_ports::warning(proc_sys) {
+    if let Some(Err(warning)) = local_ports::check(mode, proc_sys) {
         warn!("{warning}");
     }
     let configuration = Configuration { settings, ..configuration };
@@ -113,9 +113,6 @@ pub fn check(configuration: &Configuration, served: &[Family]) -> anyhow::Result
 
 /// Looks again at whether this host can do the preferred mode, which it could not when the program
 /// started, without losing a family that it serves now. Removes what the look has made.
-///
-/// # Errors
-/// With everything that is missing.
 pub fn look_again(configuration: &Configuration) -> Result<(), Vec<String>> {
     let served = &configuration.settings.families;
     let configuration = configuration.in_mode(configuration.modes.preferred);

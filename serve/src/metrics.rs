@@ -127,9 +127,6 @@ impl Metrics {
     }
 
     /// The answer to `/metrics/slis`, in the same format.
-    ///
-    /// # Errors
-    /// As of [`text`](Self::text).
     pub fn slis_text(&self) -> Result<String, prometheus::Error> {
         TextEncoder::new().encode_to_string(&self.gather_slis())
     }

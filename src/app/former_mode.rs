@@ -21,6 +21,7 @@ use super::localhost::NodePortsOnLocalhost;
 use super::relay::RunningRelay;
 use crate::events::{EventRecorder, NewEvent, Regarding, Severity};
 use kernel::rules::{Backend, ProgramsRun, programs_run};
+use node::cleanup::left::LeftByIpvs;
 use node::cleanup::sockets::ServiceAddresses;
 use node::cleanup::{self, CleanupReport};
 use reconcile::Status;
@@ -97,7 +98,7 @@ impl FormerMode {
             let Some(was_left) = self.until_none_is_left().await else { return };
             if was_left && self.former.is_none() {
                 let reason = "the program found its state".to_owned();
-                self.former = Some(Former { mode: Mode::Ipvs, reason, has_failed: false });
+                self.former = Some(Former { mode: LeftByIpvs::MODE, reason, has_failed: false });
             }
             if self.backends.is_some() && self.until_no_socket_needs_addresses().await.is_none() {
                 return;

@@ -25,7 +25,6 @@ pub enum InvalidDuration {
     UnknownUnit {
         /// Text in the place of the unit.
         unit: String,
-        /// All of it.
         text: String,
     },
 }
@@ -47,7 +46,6 @@ impl GoDuration {
         Self(seconds as i64 * SECOND)
     }
 
-    /// Nanoseconds.
     #[must_use]
     pub const fn from_nanos(nanoseconds: i64) -> Self {
         Self(nanoseconds)

@@ -28,7 +28,6 @@ use super::client::Client;
 use super::outcome::{Failure, Verdict};
 use super::output::{Colour, Format, Output};
 use config::cli::SwitchArguments;
-use syntax::counted::counted;
 
 /// Command line of a command.
 #[derive(Debug, Clone, PartialEq, Eq, Parser)]
@@ -201,11 +200,6 @@ impl Session {
         let client = Client::find(self.options.socket.as_deref())?;
         Ok(if self.output.format() == Format::Text { client } else { client.verbatim() })
     }
-}
-
-/// Returns a number of things: `1 connection`, `2 connections`.
-fn counted_many(number: u64, noun: &str) -> String {
-    counted(usize::try_from(number).unwrap_or(usize::MAX), noun)
 }
 
 /// Ignores that the output has no reader any more, as with `| head`.

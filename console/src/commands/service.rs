@@ -6,7 +6,7 @@ use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
 
 use super::services::DEFAULT_NAMESPACE;
-use super::{Session, completion, counted_many, written};
+use super::{Session, completion, written};
 use crate::answers::decision::{Hints, Use};
 use crate::answers::service::{EndpointState, FrontendKind, FrontendState, ServiceState, Traffic};
 use crate::outcome::{Failure, Verdict};
@@ -152,7 +152,7 @@ pub(super) const fn hints_text(hints: Hints) -> Option<&'static str> {
 fn traffic_text(traffic: &Traffic) -> String {
     format!(
         "{} so far, {}/s; from clients {}, {}/s; to clients {}, {}/s",
-        counted_many(traffic.connections, "connection"),
+        counted(traffic.connections, "connection"),
         traffic.connections_per_second,
         bytes(traffic.incoming_bytes),
         bytes(traffic.incoming_bytes_per_second),
@@ -177,7 +177,6 @@ pub(crate) fn bytes(number: u64) -> String {
     if unit == "B" { format!("{number} B") } else { format!("{scaled:.1} {unit}") }
 }
 
-/// Returns a table of a frontend's endpoints.
 pub(crate) fn endpoints(frontend: &FrontendState) -> Table {
     type Row<'a> = (&'a EndpointState, &'a FrontendState);
     let endpoint: [Column<Row<'_>>; 3] = [

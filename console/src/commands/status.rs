@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::{Session, counted_many, written};
+use super::{Session, written};
 use crate::answers::events::EventLine;
 use crate::answers::status::{
     DrainStatus, KernelStatus, KindStatus, PendingWrite, ProgramStatus, SetStatus, Status,
@@ -107,7 +107,7 @@ fn draining_text(draining: &DrainStatus) -> String {
         number => Some(format!(
             "{}, {}",
             counted(number, "virtual server"),
-            counted_many(draining.connections, "connection")
+            counted(draining.connections, "connection")
         )),
     };
     let by_hand = match draining.by_hand {
@@ -199,14 +199,10 @@ fn kernel_text(kernel: &KernelStatus, waiting: usize) -> String {
             ", {}{of_node_ports}, {}, {}",
             counted(kernel.virtual_servers, "virtual server"),
             counted(kernel.real_servers, "real server"),
-            if kernel.addresses == 1 {
-                "1 address".to_owned()
-            } else {
-                format!("{} addresses", kernel.addresses)
-            }
+            counted(kernel.addresses, "address")
         )
     };
-    let operations = counted_many(kernel.operations, "operation");
+    let operations = counted(kernel.operations, "operation");
     format!("{state}{objects}, {operations} since the start")
 }
 
@@ -219,19 +215,16 @@ fn drift_text(kernel: &KernelStatus) -> String {
             let last = kernel.drift_last.as_deref().unwrap_or("unknown");
             let lately =
                 format!("{hour} in the last hour, {minutes} in ten minutes, the last at {last}");
-            let operations = counted_many(number, "operation");
+            let operations = counted(number, "operation");
             let text = format!("repaired by {operations} since the start ({lately})");
             if hour == 0 { text } else { notable(text) }
         }
     };
     let failed = match kernel.failed_readings {
         0 => String::new(),
-        number => format!(", {}", notable(format!("{} failed", counted_many(number, "reading")))),
+        number => format!(", {}", notable(format!("{} failed", counted(number, "reading")))),
     };
-    let passes = match kernel.audit_passes {
-        1 => "1 pass".to_owned(),
-        number => format!("{number} passes"),
-    };
+    let passes = counted(kernel.audit_passes, "pass");
     format!("{repaired}, {passes} of the audit{failed}")
 }
 
@@ -242,7 +235,7 @@ fn sysctls_text(kernel: &KernelStatus) -> String {
     };
     match kernel.sysctls_put_back {
         0 => state,
-        number => format!("{state}, set again {}", counted_many(number, "time")),
+        number => format!("{state}, set again {}", counted(number, "time")),
     }
 }
 

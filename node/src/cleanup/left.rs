@@ -27,6 +27,11 @@ pub struct LeftByIpvs {
     pub sets: usize,
 }
 
+impl LeftByIpvs {
+    /// The mode that it is of.
+    pub const MODE: Mode = mode::ipvs::ITSELF;
+}
+
 /// Rules that other modes have left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LeftRules {
@@ -79,9 +84,6 @@ pub fn of_other_programs(chosen: &Settings) -> Result<usize, ReadError> {
 }
 
 /// Returns the families that have a table of kube-proxy's mode nftables.
-///
-/// # Errors
-/// When the tables cannot be listed.
 pub fn nftables_families() -> Result<Vec<Family>, ReadError> {
     nftables::families_with(NFTABLES_TABLE)
         .map_err(|error| ReadError::new("nftables tables", error))

@@ -9,7 +9,7 @@
 mod tests;
 
 use std::collections::BTreeSet;
-use std::fmt::{self, Write as _};
+use std::fmt;
 
 use plan::backend::{former_jumps, jumps};
 use plan::mode::Mode;
@@ -17,8 +17,9 @@ use plan::op::PartKind;
 use plan::rule_set::{self, COPY_JUMPS, Jump, RuleSet};
 use plan::sets::SetId;
 
-use crate::mode;
+use crate::mode::{self, modes_but};
 use kernel::rules::UNREAD;
+use syntax::counted::counted;
 
 /// Extent of the removal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,7 +63,6 @@ struct SavedTable<'a> {
     rules: Vec<SavedRule<'a>>,
 }
 
-/// A rule, as saved.
 #[derive(Debug)]
 struct SavedRule<'a> {
     chain: &'a str,
@@ -78,7 +78,7 @@ struct SavedRule<'a> {
 const FORMER_CHAIN: (&str, &str) = ("nat", "KUBE-SPARE-SHORT-CIRCUIT");
 
 /// Mode whose rules [`RemovalScope::OursAlone`] leaves to kube-proxy.
-const HANDED_OVER: Mode = Mode::Ipvs;
+const HANDED_OVER: Mode = mode::ipvs::ITSELF;
 
 /// Chains of mode ipvs that kube-proxy does not have: table and name.
 const OURS_ALONE: [(&str, &str); 4] = [
@@ -148,9 +148,7 @@ fn is_of_leaving_alone(modes: &[Mode], is_of_leaving: bool) -> bool {
 
 /// True if something is another mode's, and of none of these.
 fn is_of_others_alone(modes: &[Mode], is_of: impl Fn(Mode) -> bool) -> bool {
-    let is_in = |mode: Mode| modes.contains(&mode);
-    Mode::ALL.into_iter().any(|mode| !is_in(mode) && is_of(mode))
-        && !modes.iter().any(|mode| is_of(*mode))
+    modes_but(modes).any(&is_of) && !modes.iter().any(|mode| is_of(*mode))
 }
 
 fn tables(saved: &str) -> Vec<SavedTable<'_>> {
@@ -279,7 +277,7 @@ impl<'a> SavedTable<'a> {
         let is_former = (self.name, chain) == FORMER_CHAIN;
         match scope {
             RemovalScope::Everything => {
-                is_former || is_of_leaving || Mode::ALL.into_iter().any(is_of) || chain == OF_PROBES
+                is_former || is_of_leaving || modes_but(&[]).any(is_of) || chain == OF_PROBES
             }
             // `KUBE-SERVICES` of nat and others are chains of several modes.
             RemovalScope::ModesBut(modes) => {
@@ -337,7 +335,7 @@ impl<'a> SavedTable<'a> {
         let is_of = |mode| jumps(mode).iter().chain(former_jumps(mode)).any(is_this);
         let is_of_leaving = COPY_JUMPS.iter().any(is_this);
         match scope {
-            RemovalScope::Everything => is_of_leaving || Mode::ALL.into_iter().any(is_of),
+            RemovalScope::Everything => is_of_leaving || modes_but(&[]).any(is_of),
             // Modes have some jumps in common: into `KUBE-SERVICES` and `KUBE-POSTROUTING` of `nat`
             // and into `KUBE-FORWARD` of `filter`, or those that lead to refusals.
             RemovalScope::ModesBut(modes) => {
@@ -388,15 +386,8 @@ impl fmt::Display for SavedRule<'_> {
 impl fmt::Display for TableRemoval {
     /// `nat: 3 rules, 17 chains`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut parts = String::new();
-        for (count, what) in [(self.n_rules, "rule"), (self.n_chains, "chain")] {
-            let separator = if parts.is_empty() { "" } else { ", " };
-            match count {
-                0 => {}
-                1 => write!(parts, "{separator}1 {what}")?,
-                _ => write!(parts, "{separator}{count} {what}s")?,
-            }
-        }
-        write!(f, "{}: {parts}", self.table)
+        let parts = [(self.n_rules, "rule"), (self.n_chains, "chain")].into_iter();
+        let parts = parts.filter(|(count, _)| *count > 0).map(|(count, what)| counted(count, what));
+        write!(f, "{}: {}", self.table, parts.collect::<Vec<_>>().join(", "))
     }
 }

@@ -14,6 +14,7 @@ use plan::sets::SetId;
 use plan::settings::Settings;
 
 use kernel::leftovers::FoundLeftovers;
+use syntax::counted::first_named;
 
 /// Kernel state that is to be removed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -110,25 +111,17 @@ pub(super) fn removal(found: &FoundLeftovers, chosen: &Settings) -> StateRemoval
     removal
 }
 
-/// Most virtual servers that are named.
-const MOST_NAMED: usize = 5;
-
 /// Names the virtual servers that stay, since nothing says whose they are.
 fn unowned(actual: &Actual, removed: &[Frontend]) -> Option<String> {
     let removed: HashSet<&Frontend> = removed.iter().collect();
     let mut left: Vec<&Frontend> =
         actual.virtual_servers.keys().filter(|it| !removed.contains(it)).collect();
     left.sort_unstable();
-    let named: Vec<String> = left.iter().take(MOST_NAMED).map(ToString::to_string).collect();
-    let more = match left.len() - named.len() {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    (!named.is_empty()).then(|| {
+    (!left.is_empty()).then(|| {
         format!(
             "virtual servers that no set or interface of kube-ipvs names, or that are inside the \
-             excluded networks: {}{more} (ipvsadm -D removes one)",
-            named.join(", ")
+             excluded networks: {} (ipvsadm -D removes one)",
+            first_named(left.iter())
         )
     })
 }

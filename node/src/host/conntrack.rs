@@ -29,9 +29,7 @@ const MOST: u32 = 1_048_576;
 /// Directories in which the kernel shows itself as files.
 #[derive(Debug, Clone)]
 pub(crate) struct Root {
-    /// `/proc/sys`
     pub(crate) proc_sys: PathBuf,
-    /// `/sys`
     pub(crate) sys: PathBuf,
 }
 

@@ -9,12 +9,18 @@ use std::fs;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
+use crate::mode::HostMode;
+
 /// The range of NodePorts, unless kube-apiserver is told otherwise (`--service-node-port-range`).
 const NODE_PORTS: RangeInclusive<u16> = 30_000..=32_767;
 
-/// Returns a warning if the kernel may choose such a port; `proc_sys` is `/proc/sys`, but for
-/// tests.
-pub(super) fn warning(proc_sys: &Path) -> Option<String> {
+/// Checks that the kernel chooses no such port, where the mode takes packets at INPUT; none: rules lead to Services,
+/// and no answer meets them. The error is a warning; `proc_sys` is `/proc/sys`, but for tests.
+pub(super) fn check(mode: &HostMode, proc_sys: &Path) -> Option<Result<(), String>> {
+    mode.takes_at_input.then(|| warning(proc_sys).map_or(Ok(()), Err))
+}
+
+fn warning(proc_sys: &Path) -> Option<String> {
     let read = |name: &str| fs::read_to_string(proc_sys.join("net/ipv4").join(name));
     let chosen = range(read("ip_local_port_range").ok()?.split_whitespace())?;
     let reserved = read("ip_local_reserved_ports").unwrap_or_default();
@@ -44,7 +50,23 @@ fn range<'a>(mut numbers: impl Iterator<Item = &'a str>) -> Option<RangeInclusiv
 
 #[cfg(test)]
 mod tests {
+    use plan::mode::Mode;
+    use plan::op::PartKind;
+
     use super::*;
+    use crate::mode;
+
+    #[test]
+    fn only_ipvs_takes_an_answer_for_a_new_connection() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("net/ipv4");
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("ip_local_port_range"), "1024\t65535\n").unwrap();
+        for mode in Mode::ALL {
+            let warned = check(mode::of(mode), root.path()).is_some_and(|checked| checked.is_err());
+            assert_eq!(warned, mode.uses(PartKind::VirtualServers), "{mode}");
+        }
+    }
 
     #[test]
     fn node_ports_that_the_kernel_may_choose_are_warned_of() {

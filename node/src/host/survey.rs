@@ -72,7 +72,7 @@ pub(crate) fn conntrack_buckets(configuration: &Configuration) -> Option<String>
     conntrack::buckets_missing(&conntrack::Root::default(), &configuration.conntrack)
 }
 
-/// Returns a warning if programs of this node may connect from a port that is a NodePort.
-pub(crate) fn local_ports() -> Option<String> {
-    super::local_ports::warning(Path::new(sysctl::ROOT))
+/// Checks that programs of this node do not connect from a port that is a NodePort, where that matters to the mode.
+pub(crate) fn local_ports(configuration: &Configuration) -> Option<Result<(), String>> {
+    super::local_ports::check(mode::of(configuration.settings.mode), Path::new(sysctl::ROOT))
 }

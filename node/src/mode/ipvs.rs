@@ -21,6 +21,9 @@ use kernel::linux::{Linux, LocalServiceAddresses};
 use kernel::modules;
 use kernel::sysctl::{self, KernelVersion, ServiceAddressesArp, Sysctl};
 
+/// The mode whose state drains when a node has left it.
+pub(crate) const ITSELF: Mode = Mode::Ipvs;
+
 pub(super) static IPVS: HostMode = HostMode {
     service: "IPVS service proxying",
 
@@ -71,8 +74,8 @@ pub(super) static IPVS: HostMode = HostMode {
     },
     has_firewall: false,
     has_counters: false,
-    itself: &[Mode::Ipvs],
-    kept_at_takeover: &[Mode::Ipvs],
+    itself: &[ITSELF],
+    kept_at_takeover: &[ITSELF],
 };
 
 /// Returns the sysctls that every host needs.

@@ -69,7 +69,6 @@ pub(crate) struct HostMode {
     pub(crate) kept_at_takeover: &'static [Mode],
 }
 
-/// Tries a family's rules.
 pub(crate) type TryRules<'a> = dyn FnMut(Family) -> Result<(), ProbeError> + 'a;
 
 /// Sysctls that a mode sets and keeps.
@@ -92,6 +91,11 @@ pub(crate) const fn of(mode: Mode) -> &'static HostMode {
         Mode::Iptables => &iptables::IPTABLES,
         Mode::Userspace => &userspace::USERSPACE,
     }
+}
+
+/// Returns all modes but these.
+pub fn modes_but(modes: &[Mode]) -> impl Iterator<Item = Mode> + use<'_> {
+    Mode::ALL.into_iter().filter(|mode| !modes.contains(mode))
 }
 
 /// Returns the modules that a mode needs with these kinds of iptables; without any, with nf_tables.

@@ -15,9 +15,7 @@ use config::Configuration;
 use kernel::input_rules::{self, Obstacle};
 use kernel::link::{Link, LinkAddress, Links};
 use kernel::linux::bridges;
-
-/// Most routes and addresses inside a reserved network that are named.
-const MOST_NAMED: usize = 5;
+use syntax::counted::first_named;
 
 pub(super) fn checks(
     configuration: &Configuration,
@@ -147,19 +145,14 @@ pub(super) fn overlaps(networks: &[(IpNet, &str)], used: &[IpNet]) -> Vec<Check>
     const NAME: &str = "reserved networks";
     let mut checks = Vec::new();
     for (network, setting) in networks {
-        let inside = used.iter().filter(|it| network.contains(*it));
-        let inside: Vec<String> = inside.map(ToString::to_string).collect();
+        let inside: Vec<&IpNet> = used.iter().filter(|it| network.contains(*it)).collect();
         if inside.is_empty() {
             continue;
         }
-        let named = inside.get(..MOST_NAMED.min(inside.len())).unwrap_or_default().join(", ");
-        let more = match inside.len().saturating_sub(MOST_NAMED) {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
+        let named = first_named(inside.iter());
         checks.push(Check::warning(
             NAME,
-            format!("{network} ({setting}) is in use on this host: {named}{more}"),
+            format!("{network} ({setting}) is in use on this host: {named}"),
             format!("choose another network for {setting} (docs/config.md)"),
         ));
     }

@@ -12,13 +12,11 @@ use crate::cleanup::left;
 use crate::mode;
 use config::Configuration;
 use kernel::rules::{Backend, READ_BY_CHAIN, Rules};
+use syntax::counted::first_named;
 
 /// Programs that lead connections to Services, or do so in some of their modes.
 const PROXIES: [&str; 5] =
     ["kube-proxy", "kube-ipvs", "kube-router", "cilium-agent", "calico-node"];
-
-/// Most chains of other programs that are named.
-const MOST_NAMED: usize = 5;
 
 /// Rules of one kind of iptables, as the program that saves them prints them.
 pub(super) struct Saved {
@@ -224,15 +222,10 @@ fn of_nftables(configuration: &Configuration) -> Check {
 
 /// KUBE- chains that no proxy of ours or kube-proxy's made.
 fn foreign(family: Family, backend: Backend, chains: &BTreeSet<&str>) -> Option<Check> {
-    let named: Vec<&str> = chains.iter().take(MOST_NAMED).copied().collect();
-    let more = match chains.len() - named.len() {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
     let found = format!(
-        "{family}, {}: {}{more} are neither kube-proxy's nor ours, and stay as they are",
+        "{family}, {}: {} are neither kube-proxy's nor ours, and stay as they are",
         kind(backend),
-        named.join(", ")
+        first_named(chains.iter())
     );
     let advice = "nothing, if their program still runs; if it does not, remove them";
     (!chains.is_empty()).then(|| Check::note("other KUBE- chains", found).advised(advice))

@@ -27,12 +27,10 @@ struct Idle {
 pub(super) fn checks(configuration: &Configuration, facts: &Facts, proc_sys: &Path) -> Vec<Check> {
     let mut checks = vec![to_set(&survey::sysctls_to_set(configuration), facts)];
     checks.extend(idle(configuration, proc_sys).map(Idle::check));
-    if mode::of(configuration.settings.mode).takes_at_input {
-        checks.push(match survey::local_ports() {
-            None => Check::ok("local ports", "none of them is a NodePort"),
-            Some(warning) => Check::new("local ports", CheckState::Warning, warning),
-        });
-    }
+    checks.extend(survey::local_ports(configuration).map(|checked| match checked {
+        Ok(()) => Check::ok("local ports", "none of them is a NodePort"),
+        Err(warning) => Check::new("local ports", CheckState::Warning, warning),
+    }));
     let buckets = survey::conntrack_buckets(configuration);
     checks.extend(buckets.map(|it| Check::new("conntrack buckets", CheckState::Warning, it)));
     checks.extend(tracked(proc_sys));

@@ -22,9 +22,6 @@ pub(super) fn spare(settings: &Settings, neighbourhoods: &[IpNet]) -> anyhow::Re
 }
 
 /// Leaves out the routes that would cut neighbours off as the node's addresses are now.
-///
-/// # Errors
-/// When the addresses cannot be read.
 pub fn without_neighbours(routes: &mut Vec<IpNet>) -> Result<(), ReadError> {
     leave_out(routes, &linux::neighbourhoods()?);
     Ok(())
