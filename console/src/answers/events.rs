@@ -7,8 +7,7 @@ use axum::extract::State;
 use serde::{Deserialize, Serialize};
 
 use super::question::Parameters;
-use super::status::timestamp;
-use super::{Answer, Content};
+use super::{Answer, Content, timestamp};
 use crate::Desk;
 use crate::journal::{Arrival, Happened, Note, Origin};
 use syntax::counted::counted;
@@ -64,7 +63,6 @@ impl Content for Events {
     const KIND: &'static str = "Events";
 }
 
-/// Answers.
 pub async fn answer(
     State(desk): State<Arc<Desk>>,
     Parameters(asked): Parameters<Asked>,

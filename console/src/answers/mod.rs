@@ -8,7 +8,6 @@ pub mod diff;
 pub mod drains;
 pub mod events;
 pub mod explain;
-mod lacks;
 pub mod log;
 pub mod mode;
 pub mod names;
@@ -22,12 +21,14 @@ pub mod top;
 pub mod trace;
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use axum::extract::DefaultBodyLimit;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use jiff::Timestamp;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -42,7 +43,6 @@ const MOST_NEAR: usize = 3;
 
 /// Content of an answer.
 pub trait Content: Serialize + DeserializeOwned {
-    /// Its `kind`.
     const KIND: &'static str;
 }
 
@@ -50,7 +50,6 @@ pub trait Content: Serialize + DeserializeOwned {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Answer<T> {
-    /// [`API_VERSION`].
     pub api_version: String,
     /// Kind of its content.
     pub kind: String,
@@ -120,6 +119,12 @@ async fn blocking<T: Send + 'static>(
             format!("reading the kernel has met a bug: {error}"),
         )
     })
+}
+
+/// Returns a time as RFC 3339 has it.
+#[must_use]
+pub fn timestamp(at: SystemTime) -> String {
+    Timestamp::try_from(at).map_or_else(|_| "?".to_owned(), |at| format!("{at:.3}"))
 }
 
 /// Cuts a list to so many. Returns the number of those that are left out.

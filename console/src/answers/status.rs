@@ -1,11 +1,12 @@
 //! `/v1/status`: one screen about the program and its node.
 
+mod lacks;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use axum::extract::State;
-use jiff::Timestamp;
 use plan::model::Family;
 use plan::op::PartKind;
 use plan::sets::SetId;
@@ -13,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
 use super::events::EventLine;
-use super::{Answer, Content, FailureAnswer, lacks};
+use super::{Answer, Content, FailureAnswer, timestamp};
 use crate::Desk;
 use crate::journal::Happened;
 use crate::lately::{HOUR, Repairs, TEN_MINUTES};
@@ -58,7 +59,6 @@ pub struct Status {
     pub errors: Vec<EventLine>,
 }
 
-/// The program.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProgramStatus {
@@ -71,7 +71,6 @@ pub struct ProgramStatus {
     pub node: String,
     /// Time for which it has served in this mode.
     pub seconds: f64,
-    /// The kernel's release.
     pub kernel_release: String,
     /// Programs that write rules: name, version and the place where they keep rules.
     #[serde(default)]
@@ -95,7 +94,6 @@ pub struct IptablesStatus {
     pub variant: String,
 }
 
-/// The mode.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ModeStatus {
@@ -168,7 +166,6 @@ pub struct KindStatus {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct InputStatus {
-    /// Services.
     pub services: usize,
     /// EndpointSlices.
     pub slices: usize,
@@ -190,7 +187,6 @@ pub struct KernelStatus {
     pub in_sync_once: bool,
     /// Virtual servers that it should have.
     pub virtual_servers: usize,
-    /// Those of them that are for NodePorts.
     #[serde(default)]
     pub node_port_virtual_servers: usize,
     /// Real servers that it should have.
@@ -199,7 +195,6 @@ pub struct KernelStatus {
     pub addresses: usize,
     /// Operations that were sent.
     pub operations: u64,
-    /// Those that were refused.
     pub refused: u64,
     /// Operations that repaired what other programs had changed.
     pub drift_repaired: u64,
@@ -212,13 +207,11 @@ pub struct KernelStatus {
     /// Time of the last one, as RFC 3339 has it.
     #[serde(default)]
     pub drift_last: Option<String>,
-    /// Passes of the audit.
     pub audit_passes: u64,
     /// Failed readings of the kernel.
     pub failed_readings: u64,
     /// Writes that are retried, all of them.
     pub pending: usize,
-    /// Some of them.
     pub pending_first: Vec<PendingWrite>,
     /// Sysctls that do not have the value that Services need.
     pub sysctl_mismatches: usize,
@@ -252,7 +245,6 @@ pub struct DrainStatus {
     pub by_hand: usize,
 }
 
-/// A set.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SetStatus {
@@ -278,7 +270,6 @@ struct OfLoop {
     left_by_ipvs: Option<usize>,
 }
 
-/// Answers.
 pub async fn answer(State(desk): State<Arc<Desk>>) -> Result<Answer<Status>, FailureAnswer> {
     status(&desk).await.map(Answer::new)
 }
@@ -441,10 +432,4 @@ fn sets(view: &View<'_>) -> Vec<SetStatus> {
         capacity: u64::from(sizes.capacity(set).entries()),
     })
     .collect()
-}
-
-/// Returns a time as RFC 3339 has it.
-#[must_use]
-pub fn timestamp(at: SystemTime) -> String {
-    Timestamp::try_from(at).map_or_else(|_| "?".to_owned(), |at| format!("{at:.3}"))
 }

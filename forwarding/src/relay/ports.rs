@@ -95,9 +95,6 @@ impl PortRange {
 
     /// Parses kube-proxy's `--proxy-port-range`: `first-last`, `first+more` or one port. None: the
     /// kernel chooses, as with an empty text, `0` and `0-0`.
-    ///
-    /// # Errors
-    /// When the text is neither.
     pub fn parse(text: &str) -> Result<Option<Self>, InvalidPortRange> {
         let invalid = |reason| InvalidPortRange { text: text.to_owned(), reason };
         let number = |text: &str| {
@@ -166,9 +163,6 @@ impl PortAllocator {
     }
 
     /// Binds a socket to a port of an address: the first one that can be had.
-    ///
-    /// # Errors
-    /// When none can be had.
     pub(super) fn bind<S>(
         self: &Arc<Self>,
         address: IpAddr,

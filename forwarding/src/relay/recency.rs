@@ -5,8 +5,9 @@
 //! the limit, any pod with some hundred new ports a second would keep all others from UDP Services.
 
 use std::collections::{BTreeSet, HashMap};
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -14,7 +15,6 @@ use prometheus::{IntCounter, IntGauge};
 use tokio::time::{Instant, sleep};
 use tracing::warn;
 
-use super::udp::{Flow, UdpClients};
 use crate::limit::RateLimit;
 
 /// Part of all clients, one in so many, beyond which an address makes room for its own new ones at the limit.
@@ -60,9 +60,12 @@ struct Client {
     /// brought up to date when the client comes first.
     noted: Instant,
     used: LastUsed,
-    /// Its flow, and the clients of its proxy port. None yet while its socket is made.
-    served_by: Option<(UdpClients, Weak<Flow>)>,
+    /// Ends its flow. None yet while its socket is made.
+    end: Option<EndFlow>,
 }
+
+/// Function that ends the flow of a client.
+struct EndFlow(Box<dyn FnOnce() + Send>);
 
 impl Recency {
     /// Keeps `most` clients at a time. `served` counts them, `evicted` those that made room for others.
@@ -94,10 +97,8 @@ impl Recency {
                 );
             }
             // Without the lock: what ends with the flow gives its place back.
-            if let Some((clients, flow)) = evicted.served_by
-                && let Some(flow) = flow.upgrade()
-            {
-                clients.end(evicted.address, &flow);
+            if let Some(EndFlow(end)) = evicted.end {
+                end();
             }
         }
         Place { number, used, recency: self.clone() }
@@ -109,10 +110,10 @@ impl Recency {
 }
 
 impl Place {
-    /// Notes what serves the client.
-    pub(super) fn serve(&self, clients: UdpClients, flow: Weak<Flow>) {
+    /// Notes how to end what serves the client. That is not called while the order is locked.
+    pub(super) fn ended_by(&self, end: impl FnOnce() + Send + 'static) {
         if let Some(client) = self.recency.order.lock().clients.get_mut(&self.number) {
-            client.served_by = Some((clients, flow));
+            client.end = Some(EndFlow(Box::new(end)));
         }
     }
 
@@ -154,12 +155,18 @@ impl LastUsed {
     }
 }
 
+impl fmt::Debug for EndFlow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("EndFlow")
+    }
+}
+
 impl Order {
     fn add(&mut self, address: SocketAddr, used: LastUsed) -> u64 {
         let (number, noted) = (self.next_number, used.get());
         self.next_number += 1;
         self.insert((noted, number), address.ip());
-        self.clients.insert(number, Client { address, noted, used, served_by: None });
+        self.clients.insert(number, Client { address, noted, used, end: None });
         number
     }
 

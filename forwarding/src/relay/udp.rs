@@ -167,7 +167,12 @@ impl UdpClients {
         };
         let place = port.shared.udp_clients.take(from);
         let flow = Arc::new(Flow { socket: connected, endpoint, place });
-        flow.place.serve(self.clone(), Arc::downgrade(&flow));
+        let (clients, of_client) = (self.clone(), Arc::downgrade(&flow));
+        flow.place.ended_by(move || {
+            if let Some(flow) = of_client.upgrade() {
+                clients.end(from, &flow);
+            }
+        });
         let answers = tokio::spawn(answers(
             Arc::clone(&flow),
             Arc::clone(socket),
@@ -180,7 +185,7 @@ impl UdpClients {
     }
 
     /// Stops serving a client, if that is by this flow.
-    pub(super) fn end(&self, from: SocketAddr, flow: &Arc<Flow>) {
+    fn end(&self, from: SocketAddr, flow: &Arc<Flow>) {
         let mut clients = self.0.lock();
         if clients.get(&from).is_some_and(|client| Arc::ptr_eq(&client.flow, flow)) {
             clients.remove(&from);

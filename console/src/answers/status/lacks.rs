@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::status::{KindStatus, Status};
+use super::{KindStatus, Status};
 use syntax::counted::counted;
 
 /// Longest time for which changes may wait (`KubeIpvsProgrammingDelayed`).
@@ -80,7 +80,7 @@ mod tests {
     type Change = fn(&mut Status);
 
     fn status(change: impl FnOnce(&mut Status)) -> Status {
-        let mut status: Status = serde_json::from_str(include_str!("status/whole.json")).unwrap();
+        let mut status: Status = serde_json::from_str(include_str!("whole.json")).unwrap();
         change(&mut status);
         status
     }
