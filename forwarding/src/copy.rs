@@ -40,7 +40,6 @@ thread_local! {
 
 /// What became of bytes that were read.
 enum Step {
-    /// All were written.
     Written(usize),
     /// These wait until the receiver takes them.
     Waiting(Vec<u8>),

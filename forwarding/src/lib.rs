@@ -3,7 +3,7 @@
 //! - [`localhost`]: NodePorts on localhost, in a thread of its own;
 //! - [`relay`]: the relay of kube-proxy's mode `userspace`, in a thread of its own, which outlives the mode.
 //!
-//! Both share `copy`, bytes from one connection to another, in both directions, each with its own end; `limit`, a
+//! Both share [`planned`], the ports that the event loop wants listened on; `copy`, bytes from one connection to another, in both directions, each with its own end; `limit`, a
 //! limit on the number of connections; `listening`, by which ports that cannot be listened on are tried again; and
 //! `mailbox`, the latest value of each key, from one thread to another that never waits.
 
@@ -12,6 +12,7 @@ pub(crate) mod limit;
 pub(crate) mod listening;
 pub mod localhost;
 pub(crate) mod mailbox;
+pub mod planned;
 pub mod relay;
 
 use std::io;

@@ -18,10 +18,6 @@ use forwarding::localhost::{
 };
 use serve::metrics::Metrics;
 
-/// Results of a connection to a node port on localhost: passed on; failed, as the Service could not
-/// be reached; refused, as there were too many.
-const RESULTS: [&str; 3] = ["passed", "failed", "refused"];
-
 /// Service of node ports on localhost. Copies share it.
 #[derive(Debug, Clone)]
 pub(super) struct NodePortsOnLocalhost {
@@ -36,16 +32,13 @@ pub(super) struct NodePortsOnLocalhost {
 /// Metrics of node ports on localhost.
 #[derive(Debug, Clone)]
 pub(super) struct LocalhostMetrics {
-    connections: IntGauge,
+    meters: Meters,
+    /// Connections by result, of which the meters have each.
     connections_total: IntCounterVec,
-    listen_failures: IntGauge,
 }
 
 impl NodePortsOnLocalhost {
     /// One that does not listen yet.
-    ///
-    /// # Errors
-    /// When a metric cannot be made.
     pub(super) fn new() -> Result<Self, prometheus::Error> {
         let metrics = LocalhostMetrics::new()?;
         let recorder = Arc::new(Mutex::new(EventRecorder::disabled()));
@@ -68,7 +61,7 @@ impl NodePortsOnLocalhost {
             None => {
                 let (failures, failed) = mpsc::channel(QUEUE);
                 tokio::spawn(report(failed, Arc::clone(&self.recorder)));
-                localhost::start(self.metrics.meters(), failures, self.drain.subscribe())
+                localhost::start(self.metrics.meters.clone(), failures, self.drain.subscribe())
                     .context("start serving node ports on localhost")?
             }
         };
@@ -112,37 +105,26 @@ impl LocalhostMetrics {
             ),
             &["result"],
         )?;
-        for result in RESULTS {
-            connections_total.with_label_values(&[result]);
-        }
-        Ok(Self {
-            connections: IntGauge::new(
+        let connections = |result| connections_total.with_label_values(&[result]);
+        let meters = Meters {
+            open: IntGauge::new(
                 "kube_ipvs_localhost_connections",
                 "Number of open connections to NodePorts on localhost.",
             )?,
-            connections_total,
+            passed: connections("passed"),
+            failed: connections("failed"),
+            refused: connections("refused"),
             listen_failures: IntGauge::new(
                 "kube_ipvs_localhost_listen_failures",
                 "Number of NodePorts that cannot be listened on at an address of localhost.",
             )?,
-        })
+        };
+        Ok(Self { meters, connections_total })
     }
 
-    /// Adds all of them.
     pub(super) fn add_to(&self, metrics: &Metrics) -> Result<(), prometheus::Error> {
-        metrics.add(self.connections.clone())?;
+        metrics.add(self.meters.open.clone())?;
         metrics.add(self.connections_total.clone())?;
-        metrics.add(self.listen_failures.clone())
-    }
-
-    fn meters(&self) -> Meters {
-        let connections = |result| self.connections_total.with_label_values(&[result]);
-        Meters {
-            open: self.connections.clone(),
-            passed: connections("passed"),
-            failed: connections("failed"),
-            refused: connections("refused"),
-            listen_failures: self.listen_failures.clone(),
-        }
+        metrics.add(self.meters.listen_failures.clone())
     }
 }

@@ -3,15 +3,13 @@
 //!
 //! It outlives the time in which the node serves in that mode, so that its connections do.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::mem;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use anyhow::Context as _;
 use parking_lot::Mutex;
 use plan::event::Event;
-use plan::model::ServiceName;
 use plan::userspace::{ProxyPortId, ProxyPortState, RelayPort};
 use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts};
 use tokio::sync::mpsc;
@@ -19,9 +17,10 @@ use tracing::error;
 
 use crate::events::{EventRecorder, NewEvent, Regarding};
 use config::Configuration;
+use forwarding::planned::{PlannedPorts, PortsByService, ServicesWithPorts};
 use forwarding::relay::{self, Meters, NoProxyPort, Relay, Reports, Settings};
 use reconcile::Input;
-use reconcile::observer::{Observer, Report, Round, RoundKind};
+use reconcile::observer::{Observer, Report};
 use serve::metrics::Metrics;
 use serve::metrics::own::{RELAY_CONNECTIONS, RELAY_UDP_CLIENTS};
 
@@ -32,7 +31,7 @@ pub(super) struct RunningRelay {
     reports: Arc<Reports>,
     metrics: RelayMetrics,
     /// Services that it listens for.
-    services: Arc<Mutex<BTreeSet<ServiceName>>>,
+    services: Arc<ServicesWithPorts>,
     /// Ports that it listens on, as it said last.
     open: Arc<Mutex<BTreeMap<ProxyPortId, SocketAddr>>>,
 }
@@ -41,29 +40,22 @@ pub(super) struct RunningRelay {
 #[derive(Debug)]
 pub(super) struct RelayObserver {
     relay: RunningRelay,
-    /// Services of the loop before, which this one has not planned yet. Portals still lead to their ports.
-    unseen: BTreeSet<ServiceName>,
-    /// Ports that were planned and are not written yet.
-    planned: BTreeMap<ServiceName, Vec<RelayPort>>,
+    /// Portals still lead to the ports of the loop before.
+    planned: PlannedPorts<RelayPort>,
 }
 
-/// Metrics of the relay.
 #[derive(Debug, Clone)]
 pub(super) struct RelayMetrics {
-    connections: IntGauge,
+    meters: Meters,
+    /// Connections by result, of which the meters have each.
     connections_total: IntCounterVec,
-    endpoint_failures: IntCounter,
-    udp_clients: IntGauge,
-    udp_evicted: IntCounter,
-    udp_dropped: IntCounter,
-    listen_failures: IntGauge,
 }
 
 impl RunningRelay {
     /// Starts a relay that listens on nothing yet.
     pub(super) fn start(configuration: &Configuration) -> anyhow::Result<Self> {
         let metrics = RelayMetrics::new()?;
-        let started = relay::start(&settings(configuration), metrics.meters());
+        let started = relay::start(&settings(configuration), metrics.meters.clone());
         let (relay, reports) = started.context("start the relay of mode userspace")?;
         Ok(Self {
             relay: Arc::new(relay),
@@ -82,8 +74,7 @@ impl RunningRelay {
     /// Returns the observer of another event loop. Ports of the one before stay until the new one has
     /// planned everything.
     pub(super) fn observer(&self) -> RelayObserver {
-        let unseen = self.services.lock().clone();
-        RelayObserver { relay: self.clone(), unseen, planned: BTreeMap::new() }
+        RelayObserver { relay: self.clone(), planned: self.services.planned() }
     }
 
     /// Returns the events that tell another event loop of the ports that are listened on. They are to
@@ -102,15 +93,14 @@ impl RunningRelay {
 
     /// Returns the numbers of open TCP connections and of UDP clients.
     pub(super) fn relayed(&self) -> [u64; 2] {
-        let RelayMetrics { connections, udp_clients, .. } = &self.metrics;
-        [connections, udp_clients].map(|gauge| u64::try_from(gauge.get()).unwrap_or_default())
+        let Meters { open, udp_clients, .. } = &self.metrics.meters;
+        [open, udp_clients].map(|gauge| u64::try_from(gauge.get()).unwrap_or_default())
     }
 
     /// Stops listening. Connections have time to end. To be called when no rule leads to the relay.
     pub(super) fn stop_listening(&self) {
         self.open.lock().clear();
-        let services = mem::take(&mut *self.services.lock());
-        self.relay.set(services.into_iter().map(|service| (service, Vec::new())).collect());
+        self.relay.set(self.services.take_all());
     }
 
     /// Passes on what the relay says to the event loop, for as long as that takes input, and records
@@ -149,16 +139,8 @@ impl RunningRelay {
         };
     }
 
-    fn set(&self, ports: BTreeMap<ServiceName, Vec<RelayPort>>) {
-        let mut services = self.services.lock();
-        for (service, ports) in &ports {
-            if ports.is_empty() {
-                services.remove(service);
-            } else {
-                services.insert(service.clone());
-            }
-        }
-        self.relay.set(ports);
+    fn set(&self, ports: PortsByService<RelayPort>) {
+        self.services.put(ports, |ports| self.relay.set(ports));
     }
 }
 
@@ -180,29 +162,11 @@ fn listen_failure(id: &ProxyPortId, failure: &NoProxyPort) -> NewEvent {
     )
 }
 
-impl RelayObserver {
-    fn round_ended(&mut self, round: &Round<'_>) {
-        // After a retry or a drain check, ports planned meanwhile may still wait.
-        if round.kind == RoundKind::Retry {
-            return;
-        }
-        let mut ports = mem::take(&mut self.planned);
-        self.unseen.retain(|service| !ports.contains_key(service));
-        if round.backlog == 0 {
-            let gone = mem::take(&mut self.unseen);
-            ports.extend(gone.into_iter().map(|service| (service, Vec::new())));
-        }
-        if !ports.is_empty() {
-            self.relay.set(ports);
-        }
-    }
-}
-
 impl Observer for RelayObserver {
     fn report(&mut self, report: &Report<'_>) {
         match report {
             Report::Planned { plan, .. } => self.planned.extend(plan.relay.iter().cloned()),
-            Report::RoundEnded(round) => self.round_ended(round),
+            Report::RoundEnded(round) => self.relay.set(self.planned.written(round)),
             _ => {}
         }
     }
@@ -210,19 +174,25 @@ impl Observer for RelayObserver {
 
 impl RelayMetrics {
     pub(super) fn new() -> Result<Self, prometheus::Error> {
-        let counters = |name, help, label| IntCounterVec::new(Opts::new(name, help), &[label]);
-        Ok(Self {
-            connections: IntGauge::new(
-                RELAY_CONNECTIONS,
-                "Number of open TCP connections of clients that the relay serves.",
-            )?,
-            connections_total: counters(
+        let connections_total = IntCounterVec::new(
+            Opts::new(
                 "kube_ipvs_relay_connections_total",
                 "Number of TCP connections to the relay, by result: passed on, failed because no \
                  endpoint could be reached, refused because there are too many, cut because the time \
                  to drain was over.",
-                "result",
+            ),
+            &["result"],
+        )?;
+        let connections = |result| connections_total.with_label_values(&[result]);
+        let meters = Meters {
+            open: IntGauge::new(
+                RELAY_CONNECTIONS,
+                "Number of open TCP connections of clients that the relay serves.",
             )?,
+            passed: connections("passed"),
+            failed: connections("failed"),
+            refused: connections("refused"),
+            cut: connections("cut"),
             endpoint_failures: IntCounter::new(
                 "kube_ipvs_relay_endpoint_failures_total",
                 "Number of times that an endpoint did not take a connection or refused a datagram of \
@@ -237,7 +207,7 @@ impl RelayMetrics {
                 "Number of UDP clients that the relay forgot because a new one came while it served as \
                  many as it may. Their next datagrams may reach another endpoint.",
             )?,
-            udp_dropped: IntCounter::new(
+            udp_lost: IntCounter::new(
                 "kube_ipvs_relay_udp_datagrams_dropped_total",
                 "Number of datagrams that the relay did not pass on.",
             )?,
@@ -245,36 +215,20 @@ impl RelayMetrics {
                 "kube_ipvs_relay_listen_failures",
                 "Number of Service ports for which the relay cannot listen on a port.",
             )?,
-        })
+        };
+        Ok(Self { meters, connections_total })
     }
 
-    /// Adds all of them.
     pub(super) fn add_to(&self, metrics: &Metrics) -> Result<(), prometheus::Error> {
-        let Self { connections, endpoint_failures, udp_clients, listen_failures, .. } = self;
-        metrics.add(connections.clone())?;
+        let Meters { open, endpoint_failures, udp_clients, udp_evicted, udp_lost, .. } =
+            &self.meters;
+        metrics.add(open.clone())?;
         metrics.add(self.connections_total.clone())?;
         metrics.add(endpoint_failures.clone())?;
         metrics.add(udp_clients.clone())?;
-        metrics.add(self.udp_evicted.clone())?;
-        metrics.add(self.udp_dropped.clone())?;
-        metrics.add(listen_failures.clone())
-    }
-
-    /// Returns the parts that the relay counts with.
-    pub(super) fn meters(&self) -> Meters {
-        let connections = |result| self.connections_total.with_label_values(&[result]);
-        Meters {
-            open: self.connections.clone(),
-            passed: connections("passed"),
-            failed: connections("failed"),
-            refused: connections("refused"),
-            cut: connections("cut"),
-            endpoint_failures: self.endpoint_failures.clone(),
-            udp_clients: self.udp_clients.clone(),
-            udp_evicted: self.udp_evicted.clone(),
-            udp_lost: self.udp_dropped.clone(),
-            listen_failures: self.listen_failures.clone(),
-        }
+        metrics.add(udp_evicted.clone())?;
+        metrics.add(udp_lost.clone())?;
+        metrics.add(self.meters.listen_failures.clone())
     }
 }
 
@@ -284,14 +238,15 @@ mod tests {
     use std::time::Duration;
 
     use plan::mode::Mode;
-    use plan::model::Family;
+    use plan::model::{Family, ServiceName};
     use plan::userspace::RelayProtocol;
+    use reconcile::observer::{Round, RoundKind};
 
     use super::*;
 
     fn mk_relay() -> RunningRelay {
         let metrics = RelayMetrics::new().unwrap();
-        let (relay, reports) = relay::start(&Settings::default(), metrics.meters()).unwrap();
+        let (relay, reports) = relay::start(&Settings::default(), metrics.meters.clone()).unwrap();
         RunningRelay {
             relay: Arc::new(relay),
             reports: Arc::new(reports),
@@ -363,7 +318,7 @@ mod tests {
         let mut observer = relay.observer();
         let mut end_round = |backlog| {
             let retry_queue = reconcile::retry_queue::RetryQueue::default();
-            observer.round_ended(&Round {
+            observer.report(&Report::RoundEnded(Round {
                 families: &[],
                 kind: RoundKind::Comparison,
                 took: Duration::ZERO,
@@ -372,7 +327,7 @@ mod tests {
                 waiting: None,
                 oldest: Duration::ZERO,
                 pending: &retry_queue,
-            });
+            }));
         };
         end_round(1);
         assert_eq!((relay.relay.ports_in_use(), relay.known_ports().len()), (1, 1));
@@ -385,7 +340,6 @@ mod tests {
     #[test]
     fn its_metrics_have_names_of_their_own_however_often_they_are_added() {
         let relay = RelayMetrics::new().unwrap();
-        drop(relay.meters());
         for _ in 0..2 {
             let metrics = Metrics::new(Mode::Userspace, &Family::BOTH).unwrap();
             relay.add_to(&metrics).unwrap();

@@ -24,15 +24,12 @@ mod passing;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
-use std::mem;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use plan::localhost::LocalhostPort;
 use plan::model::ServiceName;
 use prometheus::{IntCounter, IntGauge};
@@ -42,10 +39,11 @@ use tracing::info;
 
 use crate::limit::affordable;
 use crate::mailbox::Mailbox;
+use crate::planned::{PlannedPorts, PortsByService, ServicesWithPorts};
 use crate::start_thread;
 use listeners::Listeners;
 use passing::Passing;
-use reconcile::observer::{Observer, Report, Round, RoundKind};
+use reconcile::observer::{Observer, Report};
 
 /// Most connections at once, in all. Each takes two files, and up to 32 KiB in this process while both
 /// sides are slow to receive; the kernel's buffers of the two sockets come on top.
@@ -69,7 +67,6 @@ pub struct Meters {
 /// A port on localhost cannot be listened on. It is tried again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodePortListenFailure {
-    /// The Service.
     pub service: ServiceName,
     /// Address that it was to listen on.
     pub address: SocketAddr,
@@ -87,18 +84,14 @@ pub struct LocalhostThread(Arc<Shared>);
 #[derive(Debug, Default)]
 struct Shared {
     updates: PortUpdates,
-    /// Services that have ports.
-    services: Mutex<BTreeSet<ServiceName>>,
+    services: ServicesWithPorts,
 }
 
 /// An event loop's observer.
 #[derive(Debug)]
 pub struct LocalhostObserver {
     thread: LocalhostThread,
-    /// Services of the loop before, which this one has not planned yet.
-    unseen: BTreeSet<ServiceName>,
-    /// Ports that were planned and are not written yet.
-    planned: BTreeMap<ServiceName, Vec<LocalhostPort>>,
+    planned: PlannedPorts<LocalhostPort>,
 }
 
 /// Latest ports of each Service, from the event loop's thread to the listeners' thread. An empty
@@ -132,20 +125,11 @@ impl LocalhostThread {
     /// planned everything.
     #[must_use]
     pub fn observer(&self) -> LocalhostObserver {
-        let unseen = self.0.services.lock().clone();
-        LocalhostObserver { thread: self.clone(), unseen, planned: BTreeMap::new() }
+        LocalhostObserver { thread: self.clone(), planned: self.0.services.planned() }
     }
 
-    fn put(&self, ports: BTreeMap<ServiceName, Vec<LocalhostPort>>) {
-        let mut services = self.0.services.lock();
-        for (service, ports) in &ports {
-            if ports.is_empty() {
-                services.remove(service);
-            } else {
-                services.insert(service.clone());
-            }
-        }
-        self.0.updates.put(ports);
+    fn put(&self, ports: PortsByService<LocalhostPort>) {
+        self.0.services.put(ports, |ports| self.0.updates.put(ports));
     }
 }
 
@@ -155,29 +139,11 @@ impl Drop for Shared {
     }
 }
 
-impl LocalhostObserver {
-    fn round_ended(&mut self, round: &Round<'_>) {
-        // After a retry or a drain check, ports planned meanwhile may still wait.
-        if round.kind == RoundKind::Retry {
-            return;
-        }
-        let mut ports = mem::take(&mut self.planned);
-        self.unseen.retain(|service| !ports.contains_key(service));
-        if round.backlog == 0 {
-            let gone = mem::take(&mut self.unseen);
-            ports.extend(gone.into_iter().map(|service| (service, Vec::new())));
-        }
-        if !ports.is_empty() {
-            self.thread.put(ports);
-        }
-    }
-}
-
 impl Observer for LocalhostObserver {
     fn report(&mut self, report: &Report<'_>) {
         match report {
             Report::Planned { plan, .. } => self.planned.extend(plan.localhost.iter().cloned()),
-            Report::RoundEnded(round) => self.round_ended(round),
+            Report::RoundEnded(round) => self.thread.put(self.planned.written(round)),
             _ => {}
         }
     }

@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::num::NonZeroU16;
@@ -12,6 +13,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::*;
+use reconcile::observer::{Round, RoundKind};
 use reconcile::retry_queue::RetryQueue;
 
 /// Listeners that run, and the handle that updates them.
@@ -401,7 +403,7 @@ fn a_failure_says_what_to_do() {
 }
 
 fn round_ended(observer: &mut LocalhostObserver, kind: RoundKind) {
-    observer.round_ended(&mk_round(kind));
+    observer.report(&Report::RoundEnded(mk_round(kind)));
 }
 
 fn mk_round(kind: RoundKind) -> Round<'static> {
@@ -441,7 +443,8 @@ async fn the_loop_reports_ports_after_it_has_written_them() {
     let mut observer = thread.observer();
     let plan = Plan { localhost: ports("web", 4).into_iter().collect(), ..Plan::default() };
     observer.report(&Report::Planned { plan: &plan, planner: &planner, took: Duration::ZERO });
-    observer.round_ended(&Round { backlog: 1, ..mk_round(RoundKind::Comparison) });
+    let round = Round { backlog: 1, ..mk_round(RoundKind::Comparison) };
+    observer.report(&Report::RoundEnded(round));
     assert_eq!(soon(updates.next()).await.values, ports("web", 4));
     round_ended(&mut observer, RoundKind::Comparison);
     assert_eq!(soon(updates.next()).await.values, mk_ports("api", &[]));
@@ -464,7 +467,7 @@ async fn connections_outlive_the_loop_and_then_the_listener_until_their_time_is_
     let thread = start(mk_meters(), failures, followed).unwrap();
     configured.send_replace(drain);
     let mut observer = thread.observer();
-    observer.planned = mk_ports("web", &[mk_port(port, to)]);
+    observer.planned.extend(mk_ports("web", &[mk_port(port, to)]));
     round_ended(&mut observer, RoundKind::Comparison);
     let mut client = connect(at(port)).await;
     assert_eq!(read(&mut client, 3).await, "web");
