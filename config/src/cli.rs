@@ -112,7 +112,8 @@ fn is_command(word: &OsString) -> bool {
     !word.is_empty() && !word.as_encoded_bytes().starts_with(b"-")
 }
 
-fn mode(word: &str) -> Result<Mode, String> {
+/// Reads the name of a mode.
+pub fn mode(word: &str) -> Result<Mode, String> {
     Mode::named(word).ok_or_else(|| "there are the modes ipvs, iptables and userspace".to_owned())
 }
 

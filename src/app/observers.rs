@@ -6,7 +6,7 @@ use std::time::Duration;
 use plan::planner::Plan;
 use tokio::time::Instant;
 
-use crate::events::{EventRecorder, Extent, NewEvent, Regarding, Severity};
+use crate::events::{EventRecorder, NewEvent, Regarding, Severity};
 use kernel::ReadError;
 use reconcile::observer::{HandDrainReport, Observer, Report, Round};
 
@@ -35,14 +35,12 @@ impl EventObserver {
     }
     fn reading_failed(&mut self, error: &ReadError) {
         if self.unread.len() < MOST_UNREAD && self.unread.insert(error.what.clone()) {
-            self.recorder.record(NewEvent {
-                regarding: Regarding::Node,
-                severity: Severity::Warning,
-                reason: "KernelReadFailed",
-                action: "ReadKernel",
-                note: format!("{error}. The rest is served; kube-ipvs reads it again every 5 s"),
-                extent: Extent::ThisNode,
-            });
+            self.recorder.record(NewEvent::warning(
+                Regarding::Node,
+                "KernelReadFailed",
+                "ReadKernel",
+                format!("{error}. The rest is served; kube-ipvs reads it again every 5 s"),
+            ));
         }
     }
 
@@ -54,14 +52,12 @@ impl EventObserver {
             self.recorder.record_problems(service, problems);
         }
         for overfull in &plan.overfull {
-            self.recorder.record(NewEvent {
-                regarding: Regarding::Node,
-                severity: Severity::Warning,
-                reason: "LimitReached",
-                action: "ProgramService",
-                note: overfull.to_string(),
-                extent: Extent::ThisNode,
-            });
+            self.recorder.record(NewEvent::warning(
+                Regarding::Node,
+                "LimitReached",
+                "ProgramService",
+                overfull.to_string(),
+            ));
         }
     }
 
@@ -76,53 +72,46 @@ impl EventObserver {
         };
         if since.elapsed() >= REFUSED {
             self.is_recorded = true;
-            self.recorder.record(NewEvent {
-                regarding: Regarding::Node,
-                severity: Severity::Warning,
-                reason: "KernelRefuses",
-                action: "ProgramNode",
-                note: format!(
+            self.recorder.record(NewEvent::warning(
+                Regarding::Node,
+                "KernelRefuses",
+                "ProgramNode",
+                format!(
                     "for {} s this node has lacked what Services need: {}: {}",
                     since.elapsed().as_secs(),
                     pending.op,
                     pending.refusal
                 ),
-                extent: Extent::ThisNode,
-            });
+            ));
         }
     }
 
     fn sysctl_warning(&mut self, note: &str) {
-        self.recorder.record(NewEvent {
-            regarding: Regarding::Node,
-            severity: Severity::Warning,
-            reason: "SysctlChanged",
-            action: "SetSysctl",
-            note: note.to_owned(),
-            extent: Extent::ThisNode,
-        });
+        self.recorder.record(NewEvent::warning(
+            Regarding::Node,
+            "SysctlChanged",
+            "SetSysctl",
+            note.to_owned(),
+        ));
     }
 
     fn hand_drained(&mut self, report: &HandDrainReport<'_>) {
-        self.recorder.record(NewEvent {
-            regarding: Regarding::Node,
-            severity: Severity::Normal,
-            reason: if report.has_begun { "EndpointDrained" } else { "EndpointUndrained" },
-            action: "DrainEndpoint",
-            note: report.note.to_owned(),
-            extent: Extent::ThisNode,
-        });
+        self.recorder.record(NewEvent::new(
+            Regarding::Node,
+            Severity::Normal,
+            if report.has_begun { "EndpointDrained" } else { "EndpointUndrained" },
+            "DrainEndpoint",
+            report.note.to_owned(),
+        ));
     }
 
     fn held_up(&mut self, note: &str) {
-        self.recorder.record(NewEvent {
-            regarding: Regarding::Node,
-            severity: Severity::Warning,
-            reason: "ModeSwitchHeldUp",
-            action: "SwitchMode",
-            note: note.to_owned(),
-            extent: Extent::ThisNode,
-        });
+        self.recorder.record(NewEvent::warning(
+            Regarding::Node,
+            "ModeSwitchHeldUp",
+            "SwitchMode",
+            note.to_owned(),
+        ));
     }
 }
 

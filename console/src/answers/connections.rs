@@ -42,7 +42,6 @@ pub struct Connections {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Connection {
-    /// The Service.
     pub service: Option<String>,
     /// Its protocol: `tcp`, `udp` or `sctp`.
     pub protocol: String,
@@ -62,7 +61,6 @@ pub struct Connection {
     pub conntrack: Option<ConnectionState>,
 }
 
-/// State of a connection.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConnectionState {
     /// The kernel's word.
@@ -98,39 +96,40 @@ pub async fn answer(
         wanted.frontends = Some(frontends_of(&desk, service).await?);
     }
     let service = service.map(|service| service.to_string());
-    let read = blocking(move || read::read(&wanted)).await??;
-    let Read { found, incomplete } = read;
-    let owners = owners(&desk, &found).await?;
     let is_wanted = |connection: &Connection| match &service {
         Some(name) => connection.service.as_ref() == Some(name),
         None => connection.service.is_some(),
     };
-    let connections = found.into_iter().map(|found| found.answer(&owners, SystemTime::now()));
-    let mut connections: Vec<Connection> = connections.filter(is_wanted).collect();
-    connections.sort_by(|one, other| one.place().cmp(&other.place()));
-    let total = connections.len();
-    connections.truncate(asked.limit.unwrap_or(DEFAULT_LIMIT));
-    Ok(Answer::new(Connections { connections, total, incomplete }))
+    let most = asked.limit.unwrap_or(DEFAULT_LIMIT);
+    of(&desk, wanted, is_wanted, most).await.map(Answer::new)
 }
 
-/// Returns the connections to a frontend, of a client or of all, at most `most`, the number of all,
-/// and what was not read.
+/// Returns the connections to a frontend, of a client or of all, at most `most`.
 pub(super) async fn to(
     desk: &Desk,
     frontend: Frontend,
     client: Option<IpAddr>,
     most: usize,
-) -> Result<(Vec<Connection>, usize, Option<String>), FailureAnswer> {
+) -> Result<Connections, FailureAnswer> {
     let wanted =
         Wanted { frontend: Some(frontend), client, ..Wanted::all([frontend.family()].into()) };
+    of(desk, wanted, |_| true, most).await
+}
+
+async fn of(
+    desk: &Desk,
+    wanted: Wanted,
+    is_wanted: impl Fn(&Connection) -> bool,
+    most: usize,
+) -> Result<Connections, FailureAnswer> {
     let Read { found, incomplete } = blocking(move || read::read(&wanted)).await??;
     let owners = owners(desk, &found).await?;
     let connections = found.into_iter().map(|found| found.answer(&owners, SystemTime::now()));
-    let mut connections: Vec<Connection> = connections.collect();
+    let mut connections: Vec<Connection> = connections.filter(is_wanted).collect();
     connections.sort_by(|one, other| one.place().cmp(&other.place()));
     let total = connections.len();
     connections.truncate(most);
-    Ok((connections, total, incomplete))
+    Ok(Connections { connections, total, incomplete })
 }
 
 /// Returns the frontends that a Service claims.

@@ -3,14 +3,12 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use plan::mode::Mode;
 use serde::{Deserialize, Serialize};
 
 use super::question::JsonBody;
 use super::{Answer, Content, FailureAnswer, Reason};
 use crate::Desk;
 
-/// Order of a mode.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModeOrder {
     /// The mode's name.
@@ -35,9 +33,8 @@ pub(super) async fn order(
     State(desk): State<Arc<Desk>>,
     JsonBody(ModeOrder { mode }): JsonBody<ModeOrder>,
 ) -> Result<Answer<ModeOrdered>, FailureAnswer> {
-    let wanted = Mode::named(&mode).ok_or_else(|| {
-        FailureAnswer::new(Reason::BadRequest, "there are the modes ipvs, iptables and userspace")
-    })?;
+    let wanted = config::cli::mode(&mode)
+        .map_err(|problem| FailureAnswer::new(Reason::BadRequest, problem))?;
     desk.orders.try_send(wanted).map_err(|_| {
         FailureAnswer::new(
             Reason::Unavailable,

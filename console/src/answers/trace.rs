@@ -251,10 +251,9 @@ pub async fn answer(
     let live = if asked.live {
         let client = sender::client_of(&asked.source, packet.source);
         let frontend = Frontend { address: destination.ip(), protocol, port: destination.port() };
-        let (connections, total, note) =
-            connections::to(&desk, frontend, client, MOST_CONNECTIONS).await?;
-        notes.extend(note);
-        Some(Live { connections, total })
+        let found = connections::to(&desk, frontend, client, MOST_CONNECTIONS).await?;
+        notes.extend(found.incomplete);
+        Some(Live { connections: found.connections, total: found.total })
     } else {
         None
     };

@@ -23,7 +23,7 @@ pub struct Arguments {
     #[arg(long, value_name = "FILE")]
     config: Option<String>,
     /// Mode to check for, instead of the configuration's
-    #[arg(long, value_name = "MODE", value_parser = mode)]
+    #[arg(long, value_name = "MODE", value_parser = config::cli::mode)]
     mode: Option<Mode>,
 }
 
@@ -33,10 +33,6 @@ pub(super) fn run(arguments: &Arguments, session: &mut Session) -> Result<Verdic
     let verdict = Verdict::from(preflight.can_serve);
     written(session.output.show(preflight, text))?;
     Ok(verdict)
-}
-
-fn mode(word: &str) -> Result<Mode, String> {
-    Mode::named(word).ok_or_else(|| "there are the modes ipvs, iptables and userspace".to_owned())
 }
 
 impl Arguments {

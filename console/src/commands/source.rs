@@ -1,5 +1,7 @@
 //! Flags of a program that does not run: where Services come from, and how they would be served.
 
+use std::ffi::OsString;
+
 use clap::Args;
 
 use crate::outcome::Failure;
@@ -22,11 +24,18 @@ impl SourceArguments {
 
     /// Returns the configuration that they lead to.
     pub(super) fn configuration(&self) -> Result<Configuration, Failure> {
-        let words = ["kube-ipvs"].into_iter().chain(self.flags.iter().map(String::as_str));
-        let arguments = config::cli::parse(words.map(Into::into));
-        let arguments = arguments.map_err(|answer| Failure::Asked(answer.text().to_owned()))?;
-        Configuration::load(&arguments).map_err(|error| Failure::Asked(error.to_string()))
+        configuration_of(self.flags.iter().map(OsString::from))
     }
+}
+
+/// Returns the configuration that a program with these flags would have.
+pub(super) fn configuration_of(
+    flags: impl IntoIterator<Item = OsString>,
+) -> Result<Configuration, Failure> {
+    let words = ["kube-ipvs".into()].into_iter().chain(flags);
+    let arguments = config::cli::parse(words);
+    let arguments = arguments.map_err(|answer| Failure::Asked(answer.text().to_owned()))?;
+    Configuration::load(&arguments).map_err(|error| Failure::Asked(error.to_string()))
 }
 
 #[cfg(test)]

@@ -86,42 +86,37 @@ pub(super) fn client_of(word: &str, source: IpAddr) -> Option<IpAddr> {
 
 /// Returns the address of this node by which it comes to each of these endpoints, as the routes of the
 /// calling thread's network namespace have it.
-///
-/// # Errors
-/// When the routes cannot be read.
 pub fn own_sources(
     endpoints: Vec<SocketAddr>,
 ) -> Result<BTreeMap<SocketAddr, IpAddr>, FailureAnswer> {
-    let mut sources = BTreeMap::new();
-    if endpoints.is_empty() {
-        return Ok(sources);
-    }
-    let mut ways = Ways::open().map_err(|error| unread(&error))?;
-    for endpoint in endpoints {
-        let way = ways.to(endpoint.ip()).map_err(|error| unread(&error))?;
-        if let Some(source) = way.and_then(|way| way.source) {
-            sources.insert(endpoint, source);
-        }
-    }
-    Ok(sources)
+    sources(endpoints, |ways, to| Ok(ways.to(to)?.and_then(|way| way.source)))
 }
 
 /// Returns the address of this node that masquerading gives packets to each of these endpoints.
-///
-/// # Errors
-/// When the routes or the addresses cannot be read.
 pub fn masqueraded_sources(
     endpoints: Vec<SocketAddr>,
+) -> Result<BTreeMap<SocketAddr, IpAddr>, FailureAnswer> {
+    let mut addresses = None;
+    sources(endpoints, |ways, to| {
+        let addresses = match &mut addresses {
+            Some(addresses) => addresses,
+            unread => unread.insert(ways.addresses()?),
+        };
+        ways.masqueraded(to, addresses)
+    })
+}
+
+fn sources(
+    endpoints: Vec<SocketAddr>,
+    mut source_to: impl FnMut(&mut Ways, IpAddr) -> Result<Option<IpAddr>, netlink::Error>,
 ) -> Result<BTreeMap<SocketAddr, IpAddr>, FailureAnswer> {
     let mut sources = BTreeMap::new();
     if endpoints.is_empty() {
         return Ok(sources);
     }
     let mut ways = Ways::open().map_err(|error| unread(&error))?;
-    let addresses = ways.addresses().map_err(|error| unread(&error))?;
     for endpoint in endpoints {
-        let source = ways.masqueraded(endpoint.ip(), &addresses);
-        let source = source.map_err(|error| unread(&error))?;
+        let source = source_to(&mut ways, endpoint.ip()).map_err(|error| unread(&error))?;
         sources.extend(source.map(|source| (endpoint, source)));
     }
     Ok(sources)
