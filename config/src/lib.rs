@@ -10,10 +10,8 @@
 //! document again, which can be written and served, and from which the program's parts get what
 //! they need ([`Configuration`]).
 
-mod api_client;
 pub mod arguments;
 pub mod cli;
-mod conntrack;
 pub mod defaults;
 pub mod document;
 mod file;
@@ -40,15 +38,15 @@ use std::path::Path;
 
 use plan::mode::Mode;
 
-pub use api_client::CONTROLLER;
 pub use arguments::{Action, Arguments};
-pub use conntrack::Conntrack;
 use document::KubeProxyConfiguration;
 pub use file::ConfigurationFile;
 use kube_ipvs::KubeIpvsConfiguration;
 use mode::ModeChoice;
 use read::Documents;
-pub use resolved::{ApiServer, Configuration, IpvsTimeouts, Logging, Served};
+pub use resolved::{
+    ApiServer, CONTROLLER, Configuration, Conntrack, IpvsTimeouts, Logging, Served,
+};
 pub use service_routes::ServiceRoutes;
 use text::Parsed;
 use validate::Violation;

@@ -15,8 +15,7 @@ use plan::settings::{
 };
 
 use super::arguments::{Action, Arguments};
-use super::conntrack::{Conntrack, conntrack};
-use super::document::KubeProxyConfiguration;
+use super::document::{self, KubeProxyConfiguration};
 use super::file::ConfigurationFile;
 use super::flags;
 use super::gates::{EXTERNAL_IPS, FeatureGates};
@@ -34,7 +33,13 @@ use reconcile::Pace;
 use serve::listen::Readers;
 use serve::metrics::services::MeasuredServices;
 use source::FollowNodes;
+use source::kubernetes::ClientOptions;
 use syntax::address;
+use syntax::duration::GoDuration;
+
+/// `reportingController` of Events, and the beginning of the user agent: what dashboards, alerts
+/// and audit logs know.
+pub const CONTROLLER: &str = "kube-proxy";
 
 /// Everything that the program is told.
 #[derive(Debug, Clone, PartialEq)]
@@ -79,7 +84,6 @@ pub struct Configuration {
     pub measured_services: MeasuredServices,
     /// The kernel's connection tracking.
     pub conntrack: Conntrack,
-    /// The feature gates.
     pub gates: FeatureGates,
     /// For `/proc/self/oom_score_adj`, -1000 to 1000.
     pub oom_score_adj: i32,
@@ -97,7 +101,6 @@ pub struct Configuration {
     pub own: KubeIpvsConfiguration,
     /// All flags with their values, in the order of names, for `/flagz`.
     pub flags: Vec<(&'static str, String)>,
-    /// The version that is reported.
     pub reported_version: String,
     /// Notes for the log on settings that have no effect or are deprecated.
     pub notes: Vec<String>,
@@ -250,7 +253,39 @@ fn served(
     })
 }
 
+/// The kernel's connection tracking. What is absent stays as the kernel has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Conntrack {
+    /// Connections for each processor core.
+    pub max_per_core: Option<u32>,
+    /// Connections at least, where `max_per_core` is given.
+    pub min: u32,
+    /// `nf_conntrack_tcp_timeout_established`.
+    pub tcp_established: Option<Duration>,
+    /// `nf_conntrack_tcp_timeout_close_wait`.
+    pub tcp_close_wait: Option<Duration>,
+    /// True if `nf_conntrack_tcp_be_liberal` is set.
+    pub tcp_be_liberal: bool,
+    /// `nf_conntrack_udp_timeout`.
+    pub udp: Option<Duration>,
+    /// `nf_conntrack_udp_timeout_stream`.
+    pub udp_stream: Option<Duration>,
+}
+
 impl Configuration {
+    /// Returns the options of the API server's client.
+    #[must_use]
+    pub fn client_options(&self) -> ClientOptions {
+        let server = &self.api_server;
+        ClientOptions {
+            kubeconfig: server.kubeconfig.clone(),
+            master: server.url.clone(),
+            qps: server.qps,
+            burst: i32::try_from(server.burst).unwrap_or(i32::MAX),
+            user_agent: format!("{CONTROLLER}/{}", self.reported_version),
+        }
+    }
+
     /// The same configuration for another mode.
     #[must_use]
     pub fn in_mode(&self, mode: Mode) -> Self {
@@ -453,4 +488,20 @@ fn given_or_default(arguments: &Arguments) -> Vec<(&'static str, String)> {
         (name, given.map_or(flag.default, |values| values.join(",")))
     });
     flags.collect()
+}
+
+/// Returns what the document says of it, without what it leaves to the kernel.
+fn conntrack(document: &document::Conntrack) -> Conntrack {
+    let unless_zero =
+        |duration: GoDuration| Some(duration.to_std()).filter(|duration| !duration.is_zero());
+    let number = |value: Option<i32>| value.and_then(|value| u32::try_from(value).ok());
+    Conntrack {
+        max_per_core: number(document.max_per_core).filter(|max| *max > 0),
+        min: number(document.min).unwrap_or_default(),
+        tcp_established: document.tcp_established_timeout.and_then(unless_zero),
+        tcp_close_wait: document.tcp_close_wait_timeout.and_then(unless_zero),
+        tcp_be_liberal: document.tcp_be_liberal,
+        udp: unless_zero(document.udp_timeout),
+        udp_stream: unless_zero(document.udp_stream_timeout),
+    }
 }

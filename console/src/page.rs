@@ -14,7 +14,6 @@ mod picture;
 mod service;
 mod services;
 mod shared;
-mod status;
 #[cfg(test)]
 mod tests;
 mod trace;
@@ -36,7 +35,9 @@ use tokio::task::{JoinError, JoinHandle};
 use tower::ServiceExt as _;
 
 use super::Desk;
+use super::answers::status::Status;
 use super::answers::{self, Answer, Content, FailureAnswer};
+use super::commands::status::{facts, tables};
 use super::harmless::harmless_json;
 use layout::{Page, Place};
 use markup::Markup;
@@ -107,10 +108,17 @@ fn pages(site: Site, readers: Readers) -> Router {
 
 async fn status_page(State(site): State<Site>) -> Page {
     site.show("/v1/status", &[], |found| match found {
-        Ok(found) => layout::page(Place::Status, "Status", |main| status::write(main, &found)),
+        Ok(found) => layout::page(Place::Status, "Status", |main| write_status(main, &found)),
         Err(failure) => failure.page(Place::Status),
     })
     .await
+}
+
+fn write_status(main: &mut Markup, status: &Status) {
+    main.facts(&facts(status));
+    for table in tables(status) {
+        main.table(&table, |_, _| None);
+    }
 }
 
 async fn services_page(State(site): State<Site>, RawQuery(query): RawQuery) -> Page {

@@ -8,15 +8,14 @@
 //!
 //! [`convert`]: super::convert
 
-mod bounded;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use bounded::at_most;
-
+use std::fmt;
+use std::marker::PhantomData;
 use std::time::SystemTime;
 
-use serde::de::IgnoredAny;
+use serde::de::{Error, IgnoredAny, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 /// Longest value of a label, and longest name of a port, in bytes (`LabelValueMaxLength` and
@@ -41,9 +40,7 @@ const MOST_OF_ENDPOINT: usize = 100;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Metadata {
-    /// `name`.
     pub name: Option<String>,
-    /// `namespace`.
     pub namespace: Option<String>,
     /// `creationTimestamp`, RFC 3339.
     pub creation_timestamp: Option<String>,
@@ -104,52 +101,37 @@ pub struct Labels {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Service {
-    /// `metadata`.
     #[serde(deserialize_with = "null_is_default")]
     pub metadata: Metadata,
-    /// `spec`.
     #[serde(deserialize_with = "null_is_default")]
     pub spec: ServiceSpec,
-    /// `status`.
     #[serde(deserialize_with = "null_is_default")]
     pub status: ServiceStatus,
 }
 
-/// `spec` of a Service.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ServiceSpec {
     /// `type`.
     #[serde(rename = "type")]
     pub kind: Option<String>,
-    /// `clusterIP`.
     #[serde(rename = "clusterIP")]
     pub cluster_ip: Option<String>,
-    /// `clusterIPs`.
     #[serde(rename = "clusterIPs", deserialize_with = "at_most::<_, _, MOST_ITEMS>")]
     pub cluster_ips: Vec<String>,
-    /// `ipFamilies`.
     #[serde(deserialize_with = "at_most::<_, _, MOST_ITEMS>")]
     pub ip_families: Vec<String>,
-    /// `externalIPs`.
     #[serde(rename = "externalIPs", deserialize_with = "at_most::<_, _, MOST_ITEMS>")]
     pub external_ips: Vec<String>,
-    /// `loadBalancerSourceRanges`.
     #[serde(deserialize_with = "at_most::<_, _, MOST_ITEMS>")]
     pub load_balancer_source_ranges: Vec<String>,
-    /// `ports`.
     #[serde(deserialize_with = "at_most::<_, _, MOST_ITEMS>")]
     pub ports: Vec<ServicePort>,
-    /// `sessionAffinity`.
     pub session_affinity: Option<String>,
-    /// `sessionAffinityConfig`.
     #[serde(deserialize_with = "null_is_default")]
     pub session_affinity_config: SessionAffinityConfig,
-    /// `externalTrafficPolicy`.
     pub external_traffic_policy: Option<String>,
-    /// `internalTrafficPolicy`.
     pub internal_traffic_policy: Option<String>,
-    /// `healthCheckNodePort`.
     pub health_check_node_port: Option<i64>,
 }
 
@@ -157,13 +139,9 @@ pub struct ServiceSpec {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ServicePort {
-    /// `name`.
     pub name: Option<String>,
-    /// `protocol`.
     pub protocol: Option<String>,
-    /// `port`.
     pub port: Option<i64>,
-    /// `nodePort`.
     pub node_port: Option<i64>,
 }
 
@@ -171,7 +149,6 @@ pub struct ServicePort {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct SessionAffinityConfig {
-    /// `clientIP`.
     #[serde(rename = "clientIP", deserialize_with = "null_is_default")]
     pub client_ip: ClientIpConfig,
 }
@@ -180,15 +157,12 @@ pub struct SessionAffinityConfig {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClientIpConfig {
-    /// `timeoutSeconds`.
     pub timeout_seconds: Option<i64>,
 }
 
-/// `status` of a Service.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ServiceStatus {
-    /// `loadBalancer`.
     #[serde(deserialize_with = "null_is_default")]
     pub load_balancer: LoadBalancerStatus,
 }
@@ -197,7 +171,6 @@ pub struct ServiceStatus {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct LoadBalancerStatus {
-    /// `ingress`.
     #[serde(deserialize_with = "at_most::<_, _, MOST_ITEMS>")]
     pub ingress: Vec<LoadBalancerIngress>,
 }
@@ -206,9 +179,7 @@ pub struct LoadBalancerStatus {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LoadBalancerIngress {
-    /// `ip`.
     pub ip: Option<String>,
-    /// `ipMode`.
     pub ip_mode: Option<String>,
 }
 
@@ -216,28 +187,20 @@ pub struct LoadBalancerIngress {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct EndpointSlice {
-    /// `metadata`.
     #[serde(deserialize_with = "null_is_default")]
     pub metadata: Metadata,
-    /// `addressType`.
     pub address_type: Option<String>,
-    /// `ports`.
     #[serde(deserialize_with = "at_most::<_, _, MOST_ITEMS>")]
     pub ports: Vec<SlicePort>,
-    /// `endpoints`.
     #[serde(deserialize_with = "at_most::<_, _, MOST_ENDPOINTS>")]
     pub endpoints: Vec<Endpoint>,
 }
 
-/// One of a slice's `ports`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct SlicePort {
-    /// `name`.
     pub name: Option<String>,
-    /// `protocol`.
     pub protocol: Option<String>,
-    /// `port`.
     pub port: Option<i64>,
 }
 
@@ -245,17 +208,12 @@ pub struct SlicePort {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Endpoint {
-    /// `addresses`.
     #[serde(deserialize_with = "at_most::<_, _, MOST_OF_ENDPOINT>")]
     pub addresses: Vec<String>,
-    /// `conditions`.
     #[serde(deserialize_with = "null_is_default")]
     pub conditions: Conditions,
-    /// `nodeName`.
     pub node_name: Option<String>,
-    /// `zone`.
     pub zone: Option<String>,
-    /// `hints`.
     #[serde(deserialize_with = "null_is_default")]
     pub hints: Hints,
 }
@@ -264,11 +222,8 @@ pub struct Endpoint {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Conditions {
-    /// `ready`.
     pub ready: Option<bool>,
-    /// `serving`.
     pub serving: Option<bool>,
-    /// `terminating`.
     pub terminating: Option<bool>,
 }
 
@@ -276,10 +231,8 @@ pub struct Conditions {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Hints {
-    /// `forZones`.
     #[serde(deserialize_with = "at_most::<_, _, MOST_OF_ENDPOINT>")]
     pub for_zones: Vec<Named>,
-    /// `forNodes`.
     #[serde(deserialize_with = "at_most::<_, _, MOST_OF_ENDPOINT>")]
     pub for_nodes: Vec<Named>,
 }
@@ -287,7 +240,6 @@ pub struct Hints {
 /// One of `hints.forZones` or `hints.forNodes`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct Named {
-    /// `name`.
     pub name: String,
 }
 
@@ -295,13 +247,10 @@ pub struct Named {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Node {
-    /// `metadata`.
     #[serde(deserialize_with = "null_is_default")]
     pub metadata: Metadata,
-    /// `spec`.
     #[serde(deserialize_with = "null_is_default")]
     pub spec: NodeSpec,
-    /// `status`.
     #[serde(deserialize_with = "null_is_default")]
     pub status: NodeStatus,
 }
@@ -310,25 +259,19 @@ pub struct Node {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct OtherNode {
-    /// `metadata`.
     #[serde(deserialize_with = "null_is_default")]
     pub metadata: Metadata,
-    /// `spec`.
     #[serde(deserialize_with = "null_is_default")]
     pub spec: NodeSpec,
-    /// `status`.
     #[serde(deserialize_with = "null_is_default")]
     pub status: NodeStatus,
 }
 
-/// `spec` of a Node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct NodeSpec {
-    /// `podCIDRs`.
     #[serde(rename = "podCIDRs", deserialize_with = "at_most::<_, _, MOST_ITEMS>")]
     pub pod_cidrs: Vec<String>,
-    /// `taints`.
     #[serde(deserialize_with = "at_most::<_, _, MOST_ITEMS>")]
     pub taints: Vec<Taint>,
 }
@@ -337,15 +280,12 @@ pub struct NodeSpec {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Taint {
-    /// `key`.
     pub key: String,
 }
 
-/// `status` of a Node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct NodeStatus {
-    /// `addresses`.
     #[serde(deserialize_with = "at_most::<_, _, MOST_ITEMS>")]
     pub addresses: Vec<NodeAddress>,
 }
@@ -357,7 +297,6 @@ pub struct NodeAddress {
     /// `type`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// `address`.
     pub address: String,
 }
 
@@ -416,4 +355,45 @@ where
 /// Some labels mean something by being there, whatever their value.
 pub(crate) fn presence<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
     IgnoredAny::deserialize(deserializer).map(|_| true)
+}
+
+/// A list of up to so many.
+struct Bounded<T, const MOST: usize>(Vec<T>);
+
+struct BoundedVisitor<T, const MOST: usize>(PhantomData<T>);
+
+/// Decodes a list of at most `MOST` items. `null` is an empty one. Where an item takes 64 bytes and is written
+/// as `{}`, the memory of a longer one is twenty times its text.
+pub(crate) fn at_most<'de, D, T, const MOST: usize>(deserializer: D) -> Result<Vec<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    let list: Option<Bounded<T, MOST>> = Option::deserialize(deserializer)?;
+    Ok(list.map(|list| list.0).unwrap_or_default())
+}
+
+impl<'de, T: Deserialize<'de>, const MOST: usize> Deserialize<'de> for Bounded<T, MOST> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(BoundedVisitor(PhantomData))
+    }
+}
+
+impl<'de, T: Deserialize<'de>, const MOST: usize> Visitor<'de> for BoundedVisitor<T, MOST> {
+    type Value = Bounded<T, MOST>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a sequence")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
+        let mut list = Vec::new();
+        while let Some(item) = items.next_element()? {
+            if list.len() == MOST {
+                return Err(A::Error::custom(format_args!("more than {MOST} items")));
+            }
+            list.push(item);
+        }
+        Ok(Bounded(list))
+    }
 }

@@ -19,9 +19,7 @@ pub(super) struct Page {
 pub(super) enum Place {
     /// The program and its node.
     Status,
-    /// All Services.
     Services,
-    /// One Service.
     Service,
     /// A packet's way.
     Trace,
@@ -48,7 +46,6 @@ impl IntoResponse for Page {
     }
 }
 
-/// Returns a page with this title.
 pub(super) fn page(place: Place, title: &str, content: impl FnOnce(&mut Markup)) -> Page {
     Page { status: StatusCode::OK, html: document(place, title, content).into() }
 }

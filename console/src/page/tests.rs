@@ -183,7 +183,7 @@ fn pages_are_made_on_the_runtime_and_shared() {
     let served = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     for _ in 0..3 {
         let made = Arc::clone(&made);
-        let render = move |found: Result<answers::status::Status, Failure>| {
+        let render = move |found: Result<Status, Failure>| {
             let thread = std::thread::current().name().map(str::to_owned);
             made.lock().unwrap().push((thread, found.is_ok()));
             layout::page(Place::Status, "Status", |_| {})
