@@ -53,7 +53,6 @@ pub enum Action {
 }
 
 impl Arguments {
-    /// The version that is reported.
     #[must_use]
     pub fn reported_version(&self) -> &str {
         match self.version.as_deref() {

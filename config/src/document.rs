@@ -309,7 +309,6 @@ settings! {
 pub enum FlushFrequency {
     /// As nanoseconds, which is what the zero value is written as.
     Nanoseconds(i64),
-    /// As text.
     Text(GoDuration),
 }
 
@@ -483,7 +482,6 @@ fn set_unless_empty(field: &mut String, text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Sets a field to an address.
 fn set_address(field: &mut String, text: &str) -> Result<(), String> {
     if !text.is_empty() && address::ip(text).is_none() {
         return Err(format!("{text:?} is not a valid IP address"));

@@ -13,7 +13,6 @@ const MAX_FILE_BYTES: u64 = 4 << 20;
 pub struct ConfigurationFile {
     /// Path of the file.
     pub path: PathBuf,
-    /// All of it.
     pub content: Vec<u8>,
 }
 

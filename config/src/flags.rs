@@ -17,7 +17,6 @@ use syntax::duration::GoDuration;
 /// A flag, its setting and its default.
 #[derive(Debug, Clone)]
 pub struct FlagEntry {
-    /// Flag.
     pub flag: Flag,
     /// Setting that the flag belongs to.
     pub setting: &'static Setting,

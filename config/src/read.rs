@@ -18,7 +18,6 @@ use super::tree::{Node, ValueKind, documents};
 /// Documents of a file, and notes on them.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Documents {
-    /// kube-proxy's.
     pub kube_proxy: KubeProxyConfiguration,
     /// Ours, which may be missing.
     pub own: KubeIpvsConfiguration,
@@ -28,9 +27,6 @@ pub struct Documents {
 
 impl Documents {
     /// Sets the field that has this flag. None: no field has it.
-    ///
-    /// # Errors
-    /// When the text is no value of the field, in words.
     pub fn set_flag(&mut self, flag: &str, text: &str) -> Option<Result<(), String>> {
         if flag == "vmodule" {
             return Some(document::add_vmodule(&mut self.kube_proxy.logging.vmodule, text));

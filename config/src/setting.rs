@@ -65,9 +65,7 @@ pub enum Heading {
 /// Effect of a setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    /// This.
     Does(&'static str),
-    /// This, in these modes.
     DoesIn(&'static [Mode], &'static str),
     /// None, for this reason.
     Nothing(&'static str),

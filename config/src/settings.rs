@@ -24,9 +24,6 @@ pub trait Section {
     fn settings() -> Vec<Setting>;
 
     /// Sets the field that has this flag. None: no field has it.
-    ///
-    /// # Errors
-    /// When the text is no value of the field, in words.
     fn set_flag(&mut self, flag: &str, text: &str) -> Option<Result<(), String>>;
 
     /// Sets fields that are unset to their defaults.
@@ -48,9 +45,6 @@ pub trait Field {
     fn is_unset(&self) -> bool;
 
     /// Takes the value of a flag.
-    ///
-    /// # Errors
-    /// When the text is no value, in words.
     fn set(&mut self, text: &str) -> Result<(), String>;
 
     /// Returns a value that the type itself refuses.

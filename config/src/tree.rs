@@ -37,7 +37,6 @@ pub(super) enum ValueKind {
     Map(Vec<(String, Node)>),
 }
 
-/// The documents of a text.
 pub(super) fn documents(text: &str) -> Result<Vec<Node>, String> {
     let options = serde_saphyr::options! {
         with_snippet: false,

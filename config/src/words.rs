@@ -50,7 +50,6 @@ pub enum DetectLocalMode {
     ClusterCidr,
     /// Networks of the Node's pods.
     NodeCidr,
-    /// Bridge.
     BridgeInterface,
     /// Beginning of interfaces' names.
     InterfaceNamePrefix,
@@ -59,7 +58,6 @@ pub enum DetectLocalMode {
 /// Word of `mode`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProxyMode {
-    /// This mode.
     Of(Mode),
     /// The mode that is tried first, and the one that a host can do instead.
     Auto,

@@ -155,7 +155,6 @@ pub enum Origin {
 pub enum Arrival {
     /// A Service is there, or is different now.
     Service(ServiceName),
-    /// A Service is gone.
     ServiceGone(ServiceName),
     /// An EndpointSlice with so many endpoints is there, or is different now.
     Slice(ServiceName, SliceName, usize),

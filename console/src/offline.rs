@@ -63,9 +63,6 @@ pub struct PlannedManifests {
 
 impl PlannedManifests {
     /// Plans files, and the manifests of folders, for a configuration. `-` is the standard input.
-    ///
-    /// # Errors
-    /// When one of them cannot be read.
     pub fn read(paths: &[PathBuf], configuration: Configuration) -> Result<Self, Failure> {
         let mut changes: Vec<(FileName, FileChange)> = Vec::new();
         for path in paths {
@@ -147,9 +144,6 @@ fn contents(path: &Path) -> std::io::Result<Vec<(FileName, FileChange)>> {
 impl Node {
     /// Takes all that the source of a configuration delivers, and reads the node's addresses, and what
     /// could be ours.
-    ///
-    /// # Errors
-    /// When the source or the kernel cannot be read.
     pub fn read(configuration: Configuration) -> Result<Self, Failure> {
         let settings = foresight::settings(&configuration);
         let configuration = Configuration { settings, ..configuration };

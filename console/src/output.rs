@@ -110,9 +110,6 @@ impl Output {
 
 impl Format {
     /// Returns an answer in this format, which is not for people.
-    ///
-    /// # Errors
-    /// The encoder's.
     pub fn document<T: Serialize>(self, answer: &Answer<T>) -> Result<String, String> {
         if self == Self::Yaml {
             let yaml = serde_saphyr::to_string(answer).map_err(|error| error.to_string())?;
@@ -144,7 +141,6 @@ pub fn good(text: impl AsRef<str>) -> String {
     styled(GOOD, text.as_ref())
 }
 
-/// Returns the text as a heading.
 #[must_use]
 pub fn heading(text: impl AsRef<str>) -> String {
     styled(HEADING, text.as_ref())

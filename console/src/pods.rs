@@ -21,9 +21,6 @@ pub enum PodFinder {
 
 impl PodFinder {
     /// Finds a Pod.
-    ///
-    /// # Errors
-    /// When the source cannot be asked, or no endpoint is the Pod.
     pub async fn find(&self, namespace: &str, name: &str) -> Result<FoundPod, FailureAnswer> {
         let mut search = PodSearch::new(namespace, name);
         let (searching, place) = match self {
@@ -48,9 +45,6 @@ impl PodFinder {
 }
 
 /// Finds a Pod in a folder of manifests, for a command of its own.
-///
-/// # Errors
-/// When the folder cannot be read, or no endpoint is the Pod.
 pub fn find_in_folder(
     folder: &std::path::Path,
     namespace: &str,

@@ -58,9 +58,6 @@ pub fn find(proc: &Path) -> Result<Running, FindError> {
 }
 
 /// Finds the process of another proxy that has the same flags, by the name of its file.
-///
-/// # Errors
-/// As of [`find`].
 pub(crate) fn find_named(proc: &Path, name: &'static str) -> Result<Running, FindError> {
     let mut found = find_all(proc, name)?;
     match found.pop() {

@@ -23,7 +23,6 @@ pub struct Table {
 pub struct Facts(Vec<(&'static str, Vec<String>)>);
 
 impl Table {
-    /// A row for each of these, with these columns.
     #[must_use]
     pub fn of<R>(columns: &[Column<R>], rows: impl IntoIterator<Item: Borrow<R>>) -> Self {
         let headings = columns.iter().map(|(heading, _)| *heading).collect();

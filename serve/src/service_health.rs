@@ -48,7 +48,6 @@ const REPORT_AGAIN: Duration = Duration::from_secs(600);
 /// A port of a Service's health check cannot be listened on. It is tried again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListenFailure {
-    /// The Service.
     pub service: ServiceName,
     /// Address and port to listen on.
     pub address: SocketAddr,
@@ -56,7 +55,6 @@ pub struct ListenFailure {
     pub reason: String,
 }
 
-/// The addresses of this node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NodeAddresses {
     /// Addresses of its interfaces, all but `kube-ipvs0`.

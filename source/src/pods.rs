@@ -15,7 +15,6 @@ use super::object::{LONGEST_NAME, null_is_default};
 /// Extensions of manifests.
 const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
 
-/// Search for a Pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodSearch {
     namespace: String,
@@ -28,7 +27,6 @@ pub struct PodSearch {
     others: BTreeSet<String>,
 }
 
-/// A Pod that was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoundPod {
     pub namespace: String,
@@ -38,12 +36,10 @@ pub struct FoundPod {
     pub node: Option<String>,
 }
 
-/// A Pod that was not found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodNotFound {
     /// Number of EndpointSlices in its namespace.
     pub n_slices: usize,
-    /// Number of their endpoints.
     pub n_endpoints: usize,
     /// Names of the Pods that these are.
     pub names: Vec<String>,
@@ -134,9 +130,6 @@ impl PodSearch {
     }
 
     /// Looks at the manifests of a folder. Objects that are no EndpointSlices are left out.
-    ///
-    /// # Errors
-    /// When the folder or a file cannot be read.
     pub fn look_at_folder(&mut self, folder: &Path) -> Result<(), String> {
         let unread = |path: &Path, error: &dyn std::fmt::Display| {
             format!("cannot read the manifests in {}: {error}", path.display())
@@ -167,9 +160,6 @@ impl PodSearch {
     }
 
     /// Ends the search.
-    ///
-    /// # Errors
-    /// When no endpoint is the Pod.
     pub fn end(self) -> Result<FoundPod, PodNotFound> {
         let Self { namespace, name, n_slices, n_endpoints, addresses, node, others } = self;
         if addresses.is_empty() {

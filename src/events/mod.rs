@@ -52,11 +52,8 @@ pub struct NewEvent {
 /// Object that an Event is about.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Regarding {
-    /// This node.
     Node,
-    /// A Service.
     Service(ServiceName),
-    /// An EndpointSlice.
     EndpointSlice(ServiceName),
 }
 

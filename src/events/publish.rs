@@ -35,7 +35,6 @@ const DEFAULT_NAMESPACE: &str = "default";
 /// HTTP 409: the Event is there already.
 const CONFLICT: u16 = 409;
 
-/// Reporter of the Events.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventReporter {
     /// `reportingController`: kube-proxy's, which dashboards and alerts know.
@@ -50,7 +49,6 @@ pub struct EventReporter {
 pub struct Publisher {
     /// Client of the API server.
     pub client: Client,
-    /// Reporter of the Events.
     pub reporter: EventReporter,
     /// Number of nodes of the cluster, as far as it is known.
     pub n_nodes: Arc<AtomicUsize>,

@@ -10,11 +10,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Use {
-    /// It is used.
     Used,
     /// It terminates, and is used all the same: no other is ready.
     LastResort,
-    /// It is not ready.
     NotReady,
     /// It terminates, and others are ready.
     Terminating,
@@ -36,7 +34,6 @@ pub enum Use {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Hints {
-    /// There are none.
     None,
     /// Those for this node are used.
     Node,

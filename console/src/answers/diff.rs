@@ -50,7 +50,6 @@ pub struct Diff {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DiffLine {
-    /// Kind of difference.
     pub kind: DifferenceKind,
     /// Object that differs.
     pub object: String,
@@ -72,7 +71,6 @@ pub struct DiffLine {
     pub seconds: Option<u64>,
 }
 
-/// Kinds of differences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum DifferenceKind {

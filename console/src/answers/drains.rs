@@ -35,7 +35,6 @@ pub struct Target {
     pub service: Option<String>,
 }
 
-/// Request to drain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DrainRequest {
@@ -107,7 +106,6 @@ pub struct Undrained {
     pub ended: Vec<String>,
 }
 
-/// Returns the drains that are in force.
 pub(super) async fn answer(State(desk): State<Arc<Desk>>) -> Result<Answer<Drains>, FailureAnswer> {
     Ok(Answer::new(Drains { drains: desk.inquiries.ask(in_force).await? }))
 }
@@ -203,7 +201,6 @@ pub(super) async fn end(
     Ok(Answer::new(Undrained { ended: ended.iter().map(ToString::to_string).collect() }))
 }
 
-/// Returns the drains that are in force.
 pub(super) fn in_force(view: &View<'_>) -> Vec<DrainInForce> {
     let now = Instant::now();
     let drain = |(drain, end): (&HandDrain, Instant)| DrainInForce {

@@ -72,15 +72,11 @@ pub struct AskingPod {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FrontendExplanation {
-    /// Protocol.
     pub protocol: String,
-    /// Address.
     pub address: IpAddr,
-    /// Port.
     pub port: u16,
     /// Name of the Service's port.
     pub port_name: String,
-    /// Kind.
     pub kind: FrontendKind,
     /// Number of other addresses of the node where the same node port is served.
     pub more_addresses: usize,
@@ -97,7 +93,6 @@ pub struct FrontendExplanation {
     pub scheduler: Option<String>,
     /// Networks whose clients may use it; empty: all.
     pub source_ranges: Vec<String>,
-    /// Clients.
     pub clients: Vec<ClientExplanation>,
     /// Endpoints that no client gets under the traffic policy, with the reason.
     pub unused: Vec<Unused>,
@@ -113,7 +108,6 @@ pub struct FrontendExplanation {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClientExplanation {
-    /// Its place.
     pub client: ClientPlace,
     /// Its address; absent: none is known.
     pub address: Option<IpAddr>,
@@ -128,13 +122,11 @@ pub struct ClientExplanation {
     pub unknown: Option<String>,
 }
 
-/// Place of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ClientPlace {
     /// A pod of this node.
     Pod,
-    /// This node.
     Node,
     /// Another node, a pod there, or a host outside of the cluster.
     Outside,
@@ -146,7 +138,6 @@ pub enum ClientPlace {
 pub struct Unused {
     /// Address and port.
     pub endpoint: SocketAddr,
-    /// Node that it is on.
     pub node: Option<String>,
     pub hints: Option<String>,
     pub reason: Use,
@@ -170,7 +161,6 @@ impl Content for Explanation {
     const KIND: &'static str = "Explanation";
 }
 
-/// Answers.
 pub async fn answer(
     State(desk): State<Arc<Desk>>,
     Parameters(asked): Parameters<Asked>,

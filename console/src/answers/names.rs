@@ -44,7 +44,6 @@ impl Content for Names {
     const KIND: &'static str = "Names";
 }
 
-/// Answers.
 pub async fn answer(
     State(desk): State<Arc<Desk>>,
     Parameters(asked): Parameters<Asked>,

@@ -22,7 +22,6 @@ pub struct Planned {
     pub warnings: Vec<String>,
 }
 
-/// An operation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PlannedOperation {
@@ -33,7 +32,6 @@ pub struct PlannedOperation {
     pub found: Option<String>,
     /// State that is desired; none: nothing.
     pub desired: Option<String>,
-    /// The Services that it is for.
     pub services: Vec<String>,
     pub operation: String,
 }

@@ -77,15 +77,12 @@ pub struct HealthCheckState {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FrontendState {
-    /// Protocol.
     pub protocol: String,
     /// Address; absent: every address of the node that serves node ports.
     pub address: Option<IpAddr>,
-    /// Port.
     pub port: u16,
     /// Name of the Service's port.
     pub port_name: String,
-    /// Kind.
     pub kind: FrontendKind,
     /// Traffic policy by which its endpoints are chosen.
     pub traffic_policy: String,
@@ -95,7 +92,6 @@ pub struct FrontendState {
     pub short_circuit_of: Option<SocketAddr>,
     /// Another Service that has it.
     pub taken_by: Option<String>,
-    /// Scheduler.
     pub scheduler: Option<String>,
     /// Number of seconds that IPVS remembers a client for.
     pub persistence_seconds: Option<u32>,
@@ -110,13 +106,10 @@ pub struct FrontendState {
     pub more_endpoints: usize,
 }
 
-/// Kind of a frontend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum FrontendKind {
-    /// Cluster address.
     ClusterAddress,
-    /// Node port.
     NodePort,
     /// Address of a load balancer.
     LoadBalancer,
@@ -130,7 +123,6 @@ pub enum FrontendKind {
 pub struct EndpointState {
     /// Address and port.
     pub endpoint: SocketAddr,
-    /// Node that it is on.
     pub node: Option<String>,
     pub zone: Option<String>,
     pub hints: Option<String>,
@@ -153,7 +145,6 @@ pub struct EndpointState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Traffic {
-    /// Connections.
     pub connections: u64,
     /// Packets from clients.
     pub incoming_packets: u64,
@@ -163,7 +154,6 @@ pub struct Traffic {
     pub incoming_bytes: u64,
     /// Bytes to clients.
     pub outgoing_bytes: u64,
-    /// Connections a second.
     pub connections_per_second: u64,
     /// Packets from clients a second.
     pub incoming_packets_per_second: u64,
@@ -193,7 +183,6 @@ impl Content for ServiceState {
     const KIND: &'static str = "Service";
 }
 
-/// Answers.
 pub async fn answer(
     State(desk): State<Arc<Desk>>,
     Parameters(asked): Parameters<Asked>,
@@ -201,7 +190,6 @@ pub async fn answer(
     service(&desk, &name(&asked.name)?).await.map(Answer::new)
 }
 
-/// Returns the state of a Service.
 pub async fn service(desk: &Desk, name: &ServiceName) -> Result<ServiceState, FailureAnswer> {
     let wanted = name.clone();
     let known = desk.inquiries.ask(move |view| ask(view, &wanted)).await?;

@@ -31,7 +31,6 @@ const MOST_OF_ONE: usize = 64;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Services {
-    /// The Services.
     pub services: Vec<ServiceRow>,
     /// Name to ask for more after; absent: there are no more.
     pub next: Option<String>,
@@ -48,14 +47,12 @@ pub struct ServiceRow {
     /// `spec.type`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Cluster addresses.
     pub cluster_addresses: Vec<IpAddr>,
     /// External and load-balancer addresses.
     pub external_addresses: Vec<IpAddr>,
     /// Number of further ones.
     #[serde(default)]
     pub more_addresses: usize,
-    /// Ports.
     pub ports: Vec<PortRow>,
     /// Number of further ports.
     #[serde(default)]
@@ -80,7 +77,6 @@ pub struct PortRow {
     pub name: String,
     pub protocol: String,
     pub port: u16,
-    /// The port on each node.
     pub node_port: Option<u16>,
 }
 
@@ -110,7 +106,6 @@ impl Content for Services {
     const KIND: &'static str = "Services";
 }
 
-/// Answers.
 pub async fn answer(
     State(desk): State<Arc<Desk>>,
     Parameters(asked): Parameters<Asked>,

@@ -72,7 +72,6 @@ pub struct Top {
     pub services: Vec<ServiceTraffic>,
 }
 
-/// Traffic of a Service.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ServiceTraffic {

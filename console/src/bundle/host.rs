@@ -56,11 +56,8 @@ const LONGEST: u64 = 8 << 20;
 /// Folders in which the host shows itself.
 #[derive(Debug, Clone)]
 pub struct Root {
-    /// `/proc`
     pub proc: PathBuf,
-    /// `/sys`
     pub sys: PathBuf,
-    /// `/etc`
     pub etc: PathBuf,
 }
 

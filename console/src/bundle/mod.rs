@@ -82,9 +82,6 @@ impl Bundle {
     }
 
     /// Writes it as a compressed archive, all below one folder.
-    ///
-    /// # Errors
-    /// The stream's.
     pub fn write_to<W: Write>(&self, stream: W, folder: &str) -> io::Result<W> {
         let mut archive = Builder::new(GzEncoder::new(stream, Compression::default()));
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
@@ -102,9 +99,6 @@ impl Bundle {
     }
 
     /// Writes it to a file that only its owner may read, and that is there only when it is whole.
-    ///
-    /// # Errors
-    /// The file system's.
     pub fn write_file(&self, path: &Path, folder: &str) -> io::Result<u64> {
         let mut name = path.file_name().unwrap_or_default().to_owned();
         name.push(format!(".{}.part", std::process::id()));

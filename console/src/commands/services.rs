@@ -74,7 +74,6 @@ fn text(all: &Services, arguments: &Arguments) -> String {
     text
 }
 
-/// Returns a table of Services.
 pub(crate) fn table(services: &[ServiceRow], with_namespaces: bool) -> Table {
     let columns: [Column<ServiceRow>; 11] = [
         ("NAMESPACE", |it| it.namespace.clone()),

@@ -100,8 +100,7 @@ pub(super) fn run(arguments: &Arguments, session: &mut Session) -> Result<Verdic
     }
     let place = path.display().to_string();
     let bytes = bytes.map_err(|error| failed(&place, &error))?;
-    let missing = bundle.missing();
-    let missing = missing.map(|(name, why)| MissingFile::new(name, why));
+    let missing = bundle.missing().map(|(name, why)| MissingFile::new(name, why));
     let answer = SupportBundle {
         file: place,
         bytes,

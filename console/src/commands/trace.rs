@@ -203,7 +203,6 @@ fn end_text(way: &TracedWay) -> String {
     }
 }
 
-/// Returns a rule without its comment.
 fn without_comment(rule: &str) -> String {
     const BEGIN: &str = "-m comment --comment \"";
     let parts = rule.split_once(BEGIN).and_then(|(before, rest)| {

@@ -152,12 +152,10 @@ impl ProxyMetrics {
         self.restore_failures.with_label_values(&[label(family)]).inc();
     }
 
-    /// `/healthz` was answered.
     pub fn healthz_answered(&self, good: bool) {
         self.healthz.with_label_values(&[code(good)]).inc();
     }
 
-    /// `/livez` was answered.
     pub fn livez_answered(&self, good: bool) {
         self.livez.with_label_values(&[code(good)]).inc();
     }

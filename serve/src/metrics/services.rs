@@ -88,10 +88,8 @@ const PER_SERVICE: [PerService; 8] = [
     ),
 ];
 
-/// Traffic of a Service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceTraffic {
-    /// Its name.
     pub service: ServiceName,
     /// Traffic since the program started.
     pub counted: TrafficCounters,

@@ -22,22 +22,15 @@ const PATHS: [&str; 5] = ["/configz", "/flagz", "/healthz", "/metrics", "/proxyM
 /// Page: `/flagz` or `/statusz`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ZPage {
-    /// `/flagz`.
     Flagz,
-    /// `/statusz`.
     Statusz,
 }
 
 /// Form of the answer that a client wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
-    /// As text.
     Text,
-    /// As JSON.
-    Json {
-        /// In this version.
-        version: FormVersion,
-    },
+    Json { version: FormVersion },
 }
 
 /// The versions of the JSON forms. They have the same fields.

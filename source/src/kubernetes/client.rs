@@ -101,9 +101,6 @@ pub(super) struct Made {
 }
 
 /// Reads the files that a client would be made of. No program is asked, and no server.
-///
-/// # Errors
-/// As [`clients`](super::clients()), for the files.
 pub fn check(options: &ClientOptions) -> Result<(), ClientError> {
     // Reading files waits for nothing.
     let Some(found) = find(options).now_or_never() else { return Ok(()) };

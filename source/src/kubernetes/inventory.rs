@@ -31,7 +31,6 @@ pub(super) enum WatchStep {
     ListBegins,
     /// An object of the list.
     Listed(Item),
-    /// These were all of them.
     ListEnds,
     /// An object is there, or is different now.
     Applied(Item),

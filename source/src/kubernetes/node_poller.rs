@@ -282,7 +282,6 @@ fn first_whole(started: Instant) -> Instant {
     if now - started > START { now + WHOLE_SPREAD.mul_f64(fastrand::f64()) } else { now }
 }
 
-/// The name of a Node.
 fn name(node: &Item) -> Option<&str> {
     let metadata = match node {
         Item::OtherNode(node) => &node.metadata,

@@ -43,8 +43,7 @@ pub async fn look_for_pod(client: &Client, mut search: PodSearch) -> Result<PodS
     loop {
         let mut parameters = ListParams::default().limit(PAGE);
         parameters.continue_token = token.take();
-        let page = page(client, &path, &parameters);
-        let page = page.await.map_err(|failure| failure.cause())?;
+        let page = page(client, &path, &parameters).await.map_err(|failure| failure.cause())?;
         page.items.iter().for_each(|slice| search.look_at(slice));
         token = page.metadata.token.filter(|token| !token.is_empty());
         if token.is_none() {

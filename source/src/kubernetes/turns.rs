@@ -32,9 +32,6 @@ pub(super) struct Turns {
 
 impl Turns {
     /// Sends a request when it is its turn.
-    ///
-    /// # Errors
-    /// Those of the client.
     pub(super) async fn send(
         self,
         client: Client,

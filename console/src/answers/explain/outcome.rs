@@ -32,7 +32,6 @@ pub struct Outcome {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Reached {
-    /// One of the endpoints.
     Endpoint,
     /// One of the endpoints, on another node than this one, which answers the client past this node: the
     /// answer comes from an address that the client did not ask, and is lost.
@@ -73,7 +72,6 @@ pub struct Rule {
     pub entries: Vec<SetEntry>,
 }
 
-/// An entry of a set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SetEntry {

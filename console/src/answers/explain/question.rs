@@ -81,9 +81,6 @@ pub(super) struct Asker {
 
 impl Question {
     /// Reads what is asked for.
-    ///
-    /// # Errors
-    /// When the client is none.
     pub(super) fn read(asked: &Asked, pod: Option<FoundPod>) -> Result<Self, FailureAnswer> {
         let from = match (asked.from.as_deref(), pod) {
             (None | Some("pod"), Some(pod)) => From::Named(pod),

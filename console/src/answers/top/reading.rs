@@ -38,8 +38,7 @@ impl Reading {
     pub(super) fn now() -> Result<Self, FailureAnswer> {
         let began = Instant::now();
         let mut reader = TrafficReader::open().map_err(|error| unread(&error))?;
-        let servers = reader.counters().map_err(|error| unread(&error))?;
-        let servers = servers.into_iter().collect();
+        let servers = reader.counters().map_err(|error| unread(&error))?.into_iter().collect();
         Ok(Self { at: Instant::now(), took: began.elapsed(), servers })
     }
 }

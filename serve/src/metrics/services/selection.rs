@@ -21,9 +21,7 @@ pub enum MeasuredServices {
     Off,
     /// Those with the most traffic of the last hours, at most this number.
     Top(NonZeroUsize),
-    /// All.
     All,
-    /// Those of these namespaces.
     Namespaces(BTreeSet<String>),
 }
 
