@@ -10,12 +10,11 @@ mod results;
 mod schema;
 mod targets;
 
-use std::fmt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
@@ -41,14 +40,14 @@ const HELD_UP_SIZE: &str = "10000x10";
 const REPORT: &str = "at-scale.json";
 
 /// Choice of what to measure, where, and what becomes of it.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub(crate) struct BenchArguments {
     /// Measurement to take.
     #[arg(long, value_enum, default_value_t)]
     what: Measurement,
     /// The guests to measure in.
-    #[arg(long, value_enum, default_value_t)]
-    lane: LaneChoice,
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["uml", "qemu"])]
+    lane: Vec<Lane>,
     /// The kernels, one after the other.
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["6.1", "6.12"])]
     kernel: Vec<Kernel>,
@@ -102,25 +101,14 @@ enum Measurement {
     Packets,
 }
 
-/// Kind of guest in which something was measured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// Kind of guest in which something is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Lane {
-    /// User-mode-linux, at native speed.
+    /// User-mode Linux, at native speed.
     Uml,
-    /// qemu; emulated, unless KVM works.
+    /// A virtual machine of qemu; emulated, unless KVM works.
     Qemu,
-}
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-enum LaneChoice {
-    /// A kernel that is a program of this machine: native speed.
-    Uml,
-    /// A virtual machine, which is emulated where KVM does not work.
-    Qemu,
-    /// Both.
-    #[default]
-    All,
 }
 
 impl Lane {
@@ -136,25 +124,6 @@ impl Lane {
         match self {
             Self::Uml => AccelChoice::Uml,
             Self::Qemu => AccelChoice::Auto,
-        }
-    }
-}
-
-impl fmt::Display for Lane {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Uml => "uml",
-            Self::Qemu => "qemu",
-        })
-    }
-}
-
-impl LaneChoice {
-    fn lanes(self) -> &'static [Lane] {
-        match self {
-            Self::Uml => &[Lane::Uml],
-            Self::Qemu => &[Lane::Qemu],
-            Self::All => &[Lane::Uml, Lane::Qemu],
         }
     }
 }
@@ -180,19 +149,19 @@ pub(crate) fn short_form_of_packets() -> Result<()> {
     packets(&BenchArguments { kernel: vec![Kernel::V6_1], ..BenchArguments::short("") })
 }
 
-pub(crate) fn run(arguments: &BenchArguments) -> Result<ExitCode> {
+pub(crate) fn run(arguments: &BenchArguments) -> Result<()> {
     match arguments.what {
-        Measurement::AtScale => {}
-        Measurement::Modes => {
-            return printed(arguments, "--modes", MODE_SIZES).map(|()| ExitCode::SUCCESS);
-        }
-        Measurement::HeldUp => {
-            return printed(arguments, "--held-up", HELD_UP_SIZE).map(|()| ExitCode::SUCCESS);
-        }
-        Measurement::Footprint => return footprint(arguments),
-        Measurement::Herd => return herd(arguments),
-        Measurement::Packets => return packets(arguments).map(|()| ExitCode::SUCCESS),
+        Measurement::AtScale => results(arguments),
+        Measurement::Modes => printed(arguments, "--modes", MODE_SIZES),
+        Measurement::HeldUp => printed(arguments, "--held-up", HELD_UP_SIZE),
+        Measurement::Footprint => footprint(arguments),
+        Measurement::Herd => herd(arguments),
+        Measurement::Packets => packets(arguments),
     }
+}
+
+/// Measures at scale, or takes what was measured before, and writes the page if that is wanted.
+fn results(arguments: &BenchArguments) -> Result<()> {
     let mut results = match arguments.from.split_first() {
         Some((first, others)) => {
             let mut results = Results::read(first)?;
@@ -209,85 +178,76 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<ExitCode> {
     if arguments.write_docs {
         write_docs(&results)?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 impl BenchArguments {
     /// One small size, where the bed has been already.
     fn short(size: &str) -> Self {
         Self {
-            what: Measurement::AtScale,
-            lane: LaneChoice::Uml,
+            lane: vec![Lane::Uml],
             kernel: vec![Kernel::V6_12],
             sizes: vec![size.to_owned()],
             short: true,
             json: build::workspace().join("target/bench/short.json"),
-            from: Vec::new(),
-            remark: String::new(),
-            write_docs: false,
-            routes: false,
-            legacy: false,
-            arguments: Vec::new(),
+            ..Self::default()
         }
+    }
+
+    fn profile(&self) -> &'static str {
+        if self.short { build::QUICK } else { build::RELEASE }
+    }
+
+    fn program(&self, name: &str) -> Result<PathBuf> {
+        eprintln!("bench: building");
+        build::bench_program(name, self.profile())
+    }
+
+    /// Every lane on every kernel.
+    fn guests(&self) -> impl Iterator<Item = (Lane, Kernel)> {
+        let on_kernels = |lane| self.kernel.iter().map(move |kernel| (lane, *kernel));
+        self.lane.iter().copied().flat_map(on_kernels)
+    }
+
+    /// Options of a measurement in a guest: sizes, or else these, and whether it is short.
+    fn options(&self, sizes: &str) -> Vec<String> {
+        let named = self.sizes.join(",");
+        let sizes = if named.is_empty() { sizes } else { named.as_str() };
+        let mut options = Vec::new();
+        if !sizes.is_empty() {
+            options.extend(["--sizes".to_owned(), sizes.to_owned()]);
+        }
+        options.extend(self.short.then(|| "--short".to_owned()));
+        options
     }
 }
 
 /// Measures in every lane on every kernel. What has been measured is in the file even if what
 /// comes later fails.
 fn at_scale(arguments: &BenchArguments) -> Result<Results> {
-    eprintln!("bench: building");
-    let profile = if arguments.short { build::QUICK } else { build::RELEASE };
-    let program = build::bench_program("at_scale", profile)?;
+    let program = arguments.program("at_scale")?;
     let (mut results, commit) = (Results::of_this_machine()?, build::commit()?);
-    for lane in arguments.lane.lanes() {
-        for kernel in &arguments.kernel {
-            let started = Instant::now();
-            let (verdict, report) = in_guest(*lane, *kernel, &program, arguments)?;
-            eprintln!("bench: {lane}, Linux {kernel}: {} s", started.elapsed().as_secs());
-            let sizes = report.sizes.iter().map(Measured::label).collect();
-            let commits = vec![Commit { commit: commit.clone(), sizes }];
-            let (profile, lane, series) = (profile.to_owned(), *lane, kernel.to_string());
-            results.runs.push(Run { commits, profile, lane, series, report });
-            results.write(&arguments.json)?;
-            if verdict != Verdict::Exited(0) {
-                let file = arguments.json.display();
-                bail!(
-                    "measuring in lane {lane} on Linux {kernel}: {verdict}; {file} has the sizes before"
-                );
-            }
-        }
+    let file = arguments.json.display();
+    for (lane, kernel) in arguments.guests() {
+        let output = tempfile::tempdir()?;
+        let mut options = arguments.options("");
+        options.extend(["--json".to_owned(), format!("/job/out/{REPORT}")]);
+        options.extend(arguments.routes.then(|| "--routes".to_owned()));
+        let guest = Guest { output: Some(output.path().to_owned()), ..guest(kernel, lane.accel()) };
+        let ended = measure(&guest, &program, &options);
+        let report = std::fs::read(output.path().join(REPORT));
+        let report = report.with_context(|| format!("it left no report ({ended:?})"))?;
+        let report: Report =
+            serde_json::from_slice(&report).context("the guest's report cannot be read")?;
+        let sizes = report.sizes.iter().map(Measured::label).collect();
+        let commits = vec![Commit { commit: commit.clone(), sizes }];
+        let (profile, series) = (arguments.profile().to_owned(), kernel.to_string());
+        results.runs.push(Run { commits, profile, lane, series, report });
+        results.write(&arguments.json)?;
+        ended.with_context(|| format!("{file} has the sizes before"))?;
     }
-    eprintln!("bench: {} has everything", arguments.json.display());
+    eprintln!("bench: {file} has everything");
     Ok(results)
-}
-
-/// Returns how it ended, and what it had measured until then.
-fn in_guest(
-    lane: Lane,
-    kernel: Kernel,
-    program: &Path,
-    arguments: &BenchArguments,
-) -> Result<(Verdict, Report)> {
-    let output = tempfile::tempdir()?;
-    let guest = Guest {
-        kernel,
-        accel: lane.accel(),
-        memory: MEMORY.to_owned(),
-        limit: LIMIT,
-        output: Some(output.path().to_owned()),
-        ..Guest::default()
-    };
-    let mut options = vec!["--json".to_owned(), format!("/job/out/{REPORT}")];
-    if !arguments.sizes.is_empty() {
-        options.extend(["--sizes".to_owned(), arguments.sizes.join(",")]);
-    }
-    options.extend(arguments.short.then(|| "--short".to_owned()));
-    options.extend(arguments.routes.then(|| "--routes".to_owned()));
-    let verdict = guest.run(&program.to_string_lossy(), &options, &mut std::io::stdout())?;
-    let report = std::fs::read(output.path().join(REPORT))
-        .with_context(|| format!("{lane}, Linux {kernel}: {verdict}, and it left no report"))?;
-    let report = serde_json::from_slice(&report).context("the guest's report cannot be read")?;
-    Ok((verdict, report))
 }
 
 fn write_docs(results: &Results) -> Result<()> {
@@ -300,83 +260,63 @@ fn write_docs(results: &Results) -> Result<()> {
 
 /// Runs a part of the benchmark that prints what it has measured, with these sizes unless others are named.
 fn printed(arguments: &BenchArguments, part: &str, sizes: &str) -> Result<()> {
-    eprintln!("bench: building");
-    let profile = if arguments.short { build::QUICK } else { build::RELEASE };
-    let program = build::bench_program("at_scale", profile)?;
-    let mut options = vec![part.to_owned(), "--sizes".to_owned()];
-    let is_default = arguments.sizes.is_empty();
-    options.push(if is_default { sizes.to_owned() } else { arguments.sizes.join(",") });
-    options.extend(arguments.short.then(|| "--short".to_owned()));
-    for lane in arguments.lane.lanes() {
-        for kernel in &arguments.kernel {
-            let guest = Guest {
-                kernel: *kernel,
-                accel: lane.accel(),
-                memory: MEMORY.to_owned(),
-                limit: LIMIT,
-                ..Guest::default()
-            };
-            let verdict =
-                guest.run(&program.to_string_lossy(), &options, &mut std::io::stdout())?;
-            if verdict != Verdict::Exited(0) {
-                bail!("{part} in lane {lane} on Linux {kernel}: {verdict}");
-            }
-        }
-    }
-    Ok(())
+    let program = arguments.program("at_scale")?;
+    let options = [&[part.to_owned()], &arguments.options(sizes)[..]].concat();
+    let mut guests = arguments.guests();
+    guests.try_for_each(|(lane, kernel)| measure(&guest(kernel, lane.accel()), &program, &options))
 }
 
-fn footprint(arguments: &BenchArguments) -> Result<ExitCode> {
-    eprintln!("bench: building");
+fn footprint(arguments: &BenchArguments) -> Result<()> {
     let daemon = build::daemon(build::RELEASE, Architecture::default())?;
     let program = build::bench_program("footprint", build::RELEASE)?;
-    let guest = Guest {
-        kernel: arguments.kernel.first().copied().unwrap_or_default(),
-        memory: MEMORY.to_owned(),
-        limit: Duration::from_secs(1_800),
-        files: vec![GuestFile { host: daemon, guest: "/job/kube-ipvs".into() }],
-        ..Guest::default()
-    };
-    print_of(&guest, &program, arguments)
+    let kernel = arguments.kernel.first().copied().unwrap_or_default();
+    let guest = Guest { files: vec![in_job(daemon)], ..guest(kernel, AccelChoice::default()) };
+    measure(&guest, &program, &arguments.arguments)
 }
 
 /// Counts instructions. What is counted is the kernel's work, which no profile changes.
 fn packets(arguments: &BenchArguments) -> Result<()> {
-    eprintln!("bench: building");
     let (program, daemon) = build::bench_program_and_daemon("packets")?;
-    let options = arguments.short.then(|| "--short".to_owned()).into_iter();
-    let options: Vec<String> = options.chain(arguments.arguments.iter().cloned()).collect();
+    let short = arguments.short.then(|| "--short".to_owned());
+    let options: Vec<String> = short.into_iter().chain(arguments.arguments.clone()).collect();
     for kernel in &arguments.kernel {
+        println!("# Linux {kernel}, {}\n", if arguments.legacy { "x_tables" } else { "nf_tables" });
         let guest = Guest {
             kernel: *kernel,
             accel: AccelChoice::Counted,
             limit: LIMIT,
-            files: vec![GuestFile { host: daemon.clone(), guest: "/job/kube-ipvs".into() }],
+            files: vec![in_job(daemon.clone())],
+            setup: arguments.legacy.then(|| LEGACY.to_owned()),
             ..Guest::default()
         };
-        println!("# Linux {kernel}, {}\n", if arguments.legacy { "x_tables" } else { "nf_tables" });
-        let setup = arguments.legacy.then(|| LEGACY.to_owned());
-        let guest = Guest { setup, ..guest };
-        let verdict = guest.run(&program.to_string_lossy(), &options, &mut std::io::stdout())?;
-        if verdict != Verdict::Exited(0) {
-            bail!("counting what packets cost on Linux {kernel}: {verdict}");
-        }
+        measure(&guest, &program, &options)?;
     }
     Ok(())
 }
 
-fn herd(arguments: &BenchArguments) -> Result<ExitCode> {
-    eprintln!("bench: building");
-    let profile = if arguments.short { build::QUICK } else { build::RELEASE };
-    let program = build::bench_program("herd", profile)?;
+fn herd(arguments: &BenchArguments) -> Result<()> {
+    let program = arguments.program("herd")?;
     let status = Command::new(program).args(&arguments.arguments).status().context("herd")?;
-    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    ensure!(status.success(), "herd: {status}");
+    Ok(())
 }
 
-/// Runs a program that prints what it has measured.
-fn print_of(guest: &Guest, program: &Path, arguments: &BenchArguments) -> Result<ExitCode> {
-    let verdict =
-        guest.run(&program.to_string_lossy(), &arguments.arguments, &mut std::io::stdout())?;
-    eprintln!("bench: {verdict}");
-    Ok(ExitCode::from(verdict.exit_code()))
+/// Guest with memory and time for the largest clusters.
+fn guest(kernel: Kernel, accel: AccelChoice) -> Guest {
+    Guest { kernel, accel, memory: MEMORY.to_owned(), limit: LIMIT, ..Guest::default() }
+}
+
+/// The daemon where measurements look for it.
+fn in_job(daemon: PathBuf) -> GuestFile {
+    GuestFile { host: daemon, guest: "/job/kube-ipvs".into() }
+}
+
+/// Runs a measurement in a guest, with its output on this terminal.
+fn measure(guest: &Guest, program: &Path, options: &[String]) -> Result<()> {
+    let started = Instant::now();
+    let verdict = guest.run(&program.to_string_lossy(), options, &mut std::io::stdout())?;
+    let (accel, kernel) = (guest.accel, guest.kernel);
+    eprintln!("bench: Linux {kernel} ({accel:?}): {} s", started.elapsed().as_secs());
+    ensure!(verdict == Verdict::Exited(0), "measuring on Linux {kernel} ({accel:?}): {verdict}");
+    Ok(())
 }

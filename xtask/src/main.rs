@@ -65,20 +65,21 @@ enum Task {
 }
 
 fn main() -> ExitCode {
+    let succeeds = |()| ExitCode::SUCCESS;
     let outcome = match Arguments::parse().task {
-        Task::Bench(arguments) => bench::run(&arguments),
-        Task::Chart => chart::run(),
+        Task::Bench(arguments) => bench::run(&arguments).map(succeeds),
+        Task::Chart => chart::check().map(succeeds),
         Task::Demo(arguments) => demo::run(&arguments),
-        Task::Docs => docs::write(),
-        Task::Dist(arguments) => dist::run(&arguments),
-        Task::Image(arguments) => image::run(&arguments),
+        Task::Docs => docs::write().map(succeeds),
+        Task::Dist(arguments) => dist::run(&arguments).map(succeeds),
+        Task::Image(arguments) => image::run(&arguments).map(succeeds),
         Task::Matrix(arguments) => test::matrix::run(&arguments),
-        Task::Page => page::look(),
-        Task::Record => recording::record(),
-        Task::Site => site::build(),
+        Task::Page => page::look().map(succeeds),
+        Task::Record => recording::record().map(succeeds),
+        Task::Site => site::build().map(succeeds),
         Task::Soak(arguments) => test::soak(&arguments),
         Task::Test(arguments) => test::run(&arguments),
-        Task::Vagrant => vagrant::run(),
+        Task::Vagrant => vagrant::run().map(succeeds),
         Task::Vm(task) => vm::command::run(task),
     };
     outcome.unwrap_or_else(|error| {

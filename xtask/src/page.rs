@@ -1,12 +1,10 @@
 //! The console's pages in a browser, which is Debian's: a suite of `cargo xtask test`, and `cargo xtask page`.
 
 use std::path::Path;
-use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::build;
-use crate::test::output::Tee;
+use crate::test::output::passed;
 use crate::vm::host_packages;
 
 /// Set to a folder, it makes the test keep what it sees.
@@ -16,12 +14,11 @@ const PICTURES: &str = "KUBE_IPVS_SCREENSHOTS";
 pub(crate) const TESTS: &str = "page::tests::browser::";
 
 /// Runs the tests, and keeps what they see as the pictures of the documentation.
-pub(crate) fn look() -> Result<ExitCode> {
+pub(crate) fn look() -> Result<()> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("docs").join("pictures");
     std::fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
     let folder = folder.to_str().context("the path of the pictures is not text")?;
-    run(&[(PICTURES, folder)])?;
-    Ok(ExitCode::SUCCESS)
+    run(&[(PICTURES, folder)])
 }
 
 /// Runs the tests.
@@ -33,9 +30,6 @@ pub(crate) fn check() -> Result<()> {
 fn run(environment: &[(&str, &str)]) -> Result<()> {
     host_packages::install_missing(&["chromium-headless-shell", "fonts-dejavu-core"])?;
     let tests = ["--quiet", "--lib", "--", TESTS];
-    let arguments = [&build::TEST[..], &tests].concat();
-    let mut output = Tee::default();
-    build::cargo_into(&arguments, environment, &mut output)?;
-    ensure!(output.finish().0.passed > 0, "there are no tests {TESTS}");
+    ensure!(passed(&tests, environment)? > 0, "there are no tests {TESTS}");
     Ok(())
 }
