@@ -94,7 +94,7 @@ pub(crate) const fn of(mode: Mode) -> &'static HostMode {
 }
 
 /// Returns all modes but these.
-pub fn modes_but(modes: &[Mode]) -> impl Iterator<Item = Mode> + use<'_> {
+pub(crate) fn modes_but(modes: &[Mode]) -> impl Iterator<Item = Mode> + use<'_> {
     Mode::ALL.into_iter().filter(|mode| !modes.contains(mode))
 }
 
