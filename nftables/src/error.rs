@@ -29,7 +29,7 @@ pub struct ParseError {
 
 #[derive(Debug)]
 enum Inner {
-    /// What was asked or listed, and what went wrong.
+    /// A request or a listing, and the reason why it failed.
     One(Attempt, netlink::Error),
     /// Changes of a transaction that the kernel refused: at least one.
     Refused(Vec<Refused>),
@@ -51,7 +51,7 @@ pub struct Refused {
     pub explanation: Option<String>,
 }
 
-/// What was tried.
+/// A request to the kernel, in words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Attempt {

@@ -116,12 +116,12 @@ pub enum Expression {
         addresses: Option<(Register, Register)>,
         /// Registers of the least and the greatest port to choose from; none to keep the port if possible.
         ports: Option<(Register, Register)>,
-        /// How to choose.
+        /// Choice within the range.
         flags: NatFlags,
     },
     /// Translates the connection's source to the address of the interface that the packet leaves by.
     Masquerade {
-        /// How to choose the port.
+        /// Choice of the port.
         flags: NatFlags,
     },
     /// Drops the packet, and answers its sender.

@@ -41,7 +41,7 @@ bitflags! {
     pub struct TableFlags: u32 {
         /// `NFT_TABLE_F_DORMANT`: its base chains are not registered.
         const DORMANT = 1;
-        /// `NFT_TABLE_F_OWNER` (since Linux 5.12): nobody but the socket that made it may change it. It goes with
+        /// `NFT_TABLE_F_OWNER` (since Linux 5.12): the socket that made it alone may change it. It goes with
         /// the socket unless it is persistent.
         const OWNER = 2;
         /// `NFT_TABLE_F_PERSIST` (since Linux 6.9): it outlives its owner, and another socket may own it then.
@@ -61,7 +61,7 @@ pub struct Table {
     pub handle: u64,
     /// Number of its chains, sets and flow tables.
     pub uses: u32,
-    /// Port of the netlink socket that owns it; none if nobody does.
+    /// Port of the netlink socket that owns it; none: it has no owner.
     pub owner: Option<u32>,
 }
 

@@ -1,9 +1,9 @@
 //! The constant layer of IPVS mode in nf_tables: sets and rules in tables of our own.
 //!
-//! Where the kernel can (since Linux 6.9), the socket owns the tables: no other program changes them, and a flush of
-//! everything spares them. They outlive the process, and its next start claims them.
+//! Since Linux 6.9 the socket owns the tables: no other program changes them, and a flush of everything spares them. They
+//! outlive the process, and its next start claims them.
 //!
-//! Elements are written again rather than compared: to add one that is there is success, and changes nothing.
+//! An element that is there may be added again, which changes nothing.
 
 use std::fmt::Display;
 use std::ops::Range;
@@ -192,7 +192,7 @@ impl OwnTables {
         Ok(Some(differences.join("; ")))
     }
 
-    /// True if nobody has changed or deleted a family's table, which its owner alone can.
+    /// True if a family's table is there and this socket owns it: no other program can have changed it.
     pub fn owns(&mut self, family: Family) -> Result<bool, Error> {
         match self.client.table(&self.table(family)) {
             Err(error) if error.is_not_found() => Ok(false),

@@ -1,4 +1,4 @@
-//! What the kernel sends.
+//! Messages from the kernel.
 
 use netlink::{Attribute, DecodeError, attributes};
 

@@ -44,11 +44,11 @@ pub struct Chain {
 /// A hook of nat that packets come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hook {
-    /// Of what comes from outside, and from pods.
+    /// Packets from outside, and from pods.
     PreRouting,
-    /// Of what the node itself sends.
+    /// Packets that the node itself sends.
     Output,
-    /// Of what leaves the node, or goes to a pod.
+    /// Packets that leave the node, or go to a pod.
     PostRouting,
 }
 

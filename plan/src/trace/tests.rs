@@ -15,7 +15,7 @@ const NODE: &str = "192.0.2.1:40000";
 const HERE: &str = "10.244.1.11:8080";
 const AWAY: &str = "10.244.2.11:8080";
 
-/// What leads clients: the modes, and the forms of the constant rules.
+/// Modes that lead clients, with the forms of their constant rules.
 const LEADING: [(Mode, RuleForm); 3] = [
     (Mode::Ipvs, RuleForm::Iptables),
     (Mode::Ipvs, RuleForm::Nftables),

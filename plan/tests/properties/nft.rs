@@ -14,7 +14,7 @@ use proptest::prelude::*;
 
 use crate::world::{World, groups, ip, settings};
 
-/// What can become of a packet, without the words for a refusal.
+/// Fates of a packet, without the words for a refusal.
 fn fates(planner: &Planner, client: Client, protocol: Protocol, to: SocketAddr) -> BTreeSet<Fate> {
     let Some(packet) = planner.packet_of(client, protocol, to) else { return BTreeSet::new() };
     let ways = planner.trace(&packet).unwrap().ways.into_iter();

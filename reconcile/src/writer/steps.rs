@@ -11,7 +11,7 @@ use super::closing::unbinds;
 /// A step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
-    /// What comes before the first new virtual server: sets, ownership markers, entries.
+    /// Sets, ownership markers and entries, before the first new virtual server.
     Mark,
     /// Virtual servers and real servers, and all else that needs nothing.
     Serve,
@@ -21,7 +21,7 @@ pub(super) enum Step {
     Lead,
     /// Addresses and routes no longer attract clients.
     Unbind,
-    /// What served them goes.
+    /// Virtual servers and entries that served them go.
     Remove,
     /// Ownership markers go.
     Unmark,

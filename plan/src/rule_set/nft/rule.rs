@@ -50,7 +50,7 @@ pub enum Match {
     Reset,
 }
 
-/// What is looked up in a set.
+/// Key of a lookup in a set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Key {
     /// Destination address, protocol and destination port.
