@@ -16,7 +16,7 @@ use plan::hash::HashSet;
 use plan::kernel_objects::Frontend;
 use plan::memory::MemoryKernel;
 use plan::model::{Family, Protocol};
-use plan::op::Op;
+use plan::op::{Op, PartKind};
 use plan::routes::RouteOp;
 use plan::rule_set::RuleSet;
 use plan::scheduler::SchedulerName;
@@ -284,7 +284,7 @@ impl Kernel for Fake {
         let differs = |(sysctl, found): &&(Sysctl, String)| sysctl.value != *found;
         let sysctls = state.sysctls.iter().filter(differs).map(|(it, _)| it.clone()).collect();
         let touched = state.touched.clone();
-        let actual = state.readable(KernelRead::DriftCheck)?;
+        let actual = state.readable(KernelRead::DriftCheck, None)?;
         let sets = actual.sets.iter();
         Ok(DriftCheck {
             link: actual.link,
@@ -299,7 +299,7 @@ impl Kernel for Fake {
     fn list_virtual_servers(&mut self) -> Result<Listing, ReadError> {
         let mut state = self.state();
         state.looks.frontends += 1;
-        let actual = state.readable(KernelRead::Frontends)?;
+        let actual = state.readable(KernelRead::Frontends, None)?;
         let listed = |(frontend, there): (&Frontend, &ActualVirtualServer)| ListedVirtualServer {
             frontend: *frontend,
             server: there.server.clone(),
@@ -317,7 +317,7 @@ impl Kernel for Fake {
         let mut state = self.state();
         state.looks.virtual_servers += frontends.len();
         let spoiled = state.spoiled.clone();
-        let actual = state.readable(KernelRead::VirtualServers)?;
+        let actual = state.readable(PartKind::VirtualServers, None)?;
         let found = |frontend: &Frontend| {
             if spoiled.contains(frontend) {
                 return Err(ReadError::new(format!("virtual server {frontend}"), "injected"));
@@ -353,13 +353,13 @@ impl Kernel for Fake {
         if state.foreign_sets.contains(&set) {
             return Err(ReadError::foreign(format!("set {set}"), "of another type"));
         }
-        Ok(state.readable(KernelRead::Set)?.sets.get(&set).cloned())
+        Ok(state.readable(PartKind::Sets, None)?.sets.get(&set).cloned())
     }
 
     fn read_addresses(&mut self) -> Result<Addresses, ReadError> {
         let mut state = self.state();
         state.looks.addresses += 1;
-        let actual = state.readable(KernelRead::Addresses)?;
+        let actual = state.readable(PartKind::Addresses, None)?;
         Ok(Addresses {
             link: actual.link,
             bound: actual.addresses.clone(),
@@ -373,7 +373,8 @@ impl Kernel for Fake {
         let mut state = self.state();
         state.looks.rule_sets += 1;
         let is_led_by_rules = state.memory.is_led_by_rules(family);
-        let is_complete = state.readable(KernelRead::RuleSet(family))?.rule_sets.contains(&family);
+        let is_complete =
+            state.readable(PartKind::Rules, Some(family))?.rule_sets.contains(&family);
         // Where chains count, only reading them tells how they are now.
         if is_complete && !state.memory.mode().leads_by_rules() {
             state.touched.remove(&family);
@@ -386,7 +387,7 @@ impl Kernel for Fake {
         state.looks.chains += 1;
         let mode = state.memory.mode();
         let found =
-            ActualChains::of(mode, family, &state.readable(KernelRead::Chains(family))?.chains);
+            ActualChains::of(mode, family, &state.readable(PartKind::Chains, Some(family))?.chains);
         state.touched.remove(&family);
         Ok(found)
     }
@@ -455,13 +456,19 @@ impl Kernel for Fake {
 }
 
 impl FakeState {
-    fn readable(&mut self, what: KernelRead) -> Result<Cow<'_, Actual>, ReadError> {
+    /// Returns what there is to read. `family`: of rules and chains.
+    fn readable(
+        &mut self,
+        what: impl Into<KernelRead>,
+        family: Option<Family>,
+    ) -> Result<Cow<'_, Actual>, ReadError> {
+        let what = what.into();
         let unreadable = || ReadError::new(format!("{what:?}"), "injected");
         if let Some(left) = self.unreadable.checked_sub(1) {
             self.unreadable = left;
             return Err(unreadable());
         }
-        match self.decide(KernelCall::Read(what)) {
+        match self.decide(KernelCall::Read(what, family)) {
             FakeAnswer::Honest => Ok(Cow::Borrowed(self.memory.actual())),
             FakeAnswer::Refused(_) | FakeAnswer::Lost { .. } => Err(unreadable()),
             FakeAnswer::Incomplete(hide) => {
@@ -531,7 +538,7 @@ impl FakeState {
     fn open_connections(&mut self, most: u64) -> Result<Option<OpenConnections>, ReadError> {
         self.looks.connections += 1;
         let closed = self.closed.clone();
-        let actual = self.readable(KernelRead::Connections)?;
+        let actual = self.readable(KernelRead::Connections, None)?;
         let real_servers = actual.virtual_servers.values().flat_map(|it| it.real_servers.values());
         if real_servers.map(|it| it.connections).sum::<u64>() > most {
             return Ok(None);

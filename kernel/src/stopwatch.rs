@@ -2,28 +2,20 @@
 
 use std::time::Duration;
 
-use plan::model::Family;
 use plan::op::PartKind;
 use rustix::time::{ClockId, clock_gettime};
 
-/// Part of the kernel's state that is read at once.
+/// What is read of the kernel in one go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum KernelRead {
     /// The signs that something was changed.
     DriftCheck,
     /// All virtual servers, without their real servers.
     Frontends,
-    /// Some virtual servers with their real servers.
-    VirtualServers,
     /// The connections that IPVS leads.
     Connections,
-    Set,
-    /// The addresses of all interfaces.
-    Addresses,
-    /// A family's constant rules.
-    RuleSet(Family),
-    /// A family's chains of Services.
-    Chains(Family),
+    /// Objects of a kind. The link and the routes are read with the addresses, of all interfaces.
+    Part(PartKind),
 }
 
 /// Receiver of durations. The kernel's thread and repairs call it, so it must not block.
@@ -42,20 +34,10 @@ impl Stopwatch for () {
     fn wrote(&self, _: PartKind, _: Duration) {}
 }
 
-impl KernelRead {
-    /// Everything that is read.
-    pub const ALL: [Self; 10] = [
-        Self::DriftCheck,
-        Self::Frontends,
-        Self::VirtualServers,
-        Self::Connections,
-        Self::Set,
-        Self::Addresses,
-        Self::RuleSet(Family::V4),
-        Self::RuleSet(Family::V6),
-        Self::Chains(Family::V4),
-        Self::Chains(Family::V6),
-    ];
+impl From<PartKind> for KernelRead {
+    fn from(kind: PartKind) -> Self {
+        Self::Part(kind)
+    }
 }
 
 /// Returns the processor time that the calling thread has had so far.

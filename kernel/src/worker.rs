@@ -141,7 +141,7 @@ impl KernelHandle {
         tokio::task::spawn_blocking(move || {
             let started = Instant::now();
             let read = repairer.read_rule_set(family);
-            stopwatch.read(KernelRead::RuleSet(family), started.elapsed());
+            stopwatch.read(PartKind::Rules.into(), started.elapsed());
             let written = (!read?.is_complete).then(|| {
                 let started = Instant::now();
                 let written = repairer.write_rule_set(family);
@@ -178,7 +178,7 @@ impl KernelHandle {
             let started = Instant::now();
             let found = sets.read_set(set);
             let took = started.elapsed();
-            stopwatch.read(KernelRead::Set, took);
+            stopwatch.read(PartKind::Sets.into(), took);
             drop(sets);
             drop(token);
             SetReading { found, took }
@@ -199,9 +199,10 @@ impl KernelHandle {
     /// [`ReadFailure::Unreadable`] if the kernel refuses, [`ReadFailure::WorkerGone`].
     pub async fn read<T: Send + 'static>(
         &self,
-        what: KernelRead,
+        what: impl Into<KernelRead>,
         read: impl FnOnce(&mut dyn Kernel) -> Result<T, ReadError> + Send + 'static,
     ) -> Result<T, ReadFailure> {
+        let what = what.into();
         let found = self.run(move |kernel, stopwatch| {
             let started = Instant::now();
             let found = read(kernel);
@@ -289,17 +290,16 @@ mod tests {
         assert!(signs.unwrap().link);
         let listed = kernel.read(KernelRead::Frontends, |kernel| kernel.list_virtual_servers());
         assert_eq!(listed.await, Ok(Listing::default()));
-        let found = kernel
-            .read(KernelRead::VirtualServers, |kernel| kernel.read_virtual_servers(&[]))
-            .await;
+        let found =
+            kernel.read(PartKind::VirtualServers, |kernel| kernel.read_virtual_servers(&[])).await;
         assert_eq!(found, Ok(Vec::new()));
         let set = SetId::all(Family::V4).next().unwrap();
-        let found = kernel.read(KernelRead::Set, move |kernel| kernel.read_set(set)).await;
+        let found = kernel.read(PartKind::Sets, move |kernel| kernel.read_set(set)).await;
         assert_eq!(found, Ok(None));
         assert_eq!(kernel.begin_reading(set).await.unwrap().found, Ok(None));
-        let found = kernel.read(KernelRead::Addresses, |kernel| kernel.read_addresses()).await;
+        let found = kernel.read(PartKind::Addresses, |kernel| kernel.read_addresses()).await;
         assert_eq!(found.unwrap().bound.len(), 2);
-        let read = KernelRead::RuleSet(Family::V4);
+        let read = PartKind::Rules;
         let found = kernel.read(read, |kernel| kernel.read_rule_set(Family::V4)).await;
         assert_eq!(found, Ok(RuleSetReading::default()));
         let repaired = kernel.repair_rules(Family::V4).await.unwrap().unwrap();
@@ -307,8 +307,8 @@ mod tests {
         let again = kernel.repair_rules(Family::V4).await.unwrap().unwrap();
         assert_eq!(again.written, None);
         let reported = reported.0.lock().unwrap();
-        let expected = "Link Addresses Link DriftCheck Frontends VirtualServers Set Set Addresses \
-                        RuleSet(V4) RuleSet(V4) Rules RuleSet(V4)";
+        let expected = "Link Addresses Link DriftCheck Frontends Part(VirtualServers) Part(Sets) \
+                        Part(Sets) Part(Addresses) Part(Rules) Part(Rules) Rules Part(Rules)";
         assert_eq!(reported.join(" "), expected);
     }
 
@@ -334,10 +334,10 @@ mod tests {
         let (fake, reported) = (Fake::default(), Reported::default());
         let kernel = KernelHandle::start(fake.clone(), reported.clone()).unwrap();
         fake.fail_readings(1);
-        let read = || kernel.read(KernelRead::Addresses, |kernel| kernel.read_addresses());
+        let read = || kernel.read(PartKind::Addresses, |kernel| kernel.read_addresses());
         assert!(matches!(read().await.unwrap_err().retryable(), Ok(ReadError { .. })));
         assert!(read().await.is_ok());
-        assert_eq!(*reported.0.lock().unwrap(), ["Addresses", "Addresses"]);
+        assert_eq!(*reported.0.lock().unwrap(), ["Part(Addresses)", "Part(Addresses)"]);
     }
 
     #[tokio::test]
@@ -346,7 +346,7 @@ mod tests {
         assert_eq!(kernel.call(|_| -> () { panic!("on purpose") }).await, Err(WorkerGone));
         assert_eq!(kernel.call(|_| ()).await, Err(WorkerGone));
         assert_eq!(kernel.apply(vec![Op::CreateLink]).await, Err(WorkerGone));
-        let read = kernel.read(KernelRead::Addresses, |kernel| kernel.read_addresses()).await;
+        let read = kernel.read(PartKind::Addresses, |kernel| kernel.read_addresses()).await;
         assert_eq!(read.unwrap_err().retryable(), Err(WorkerGone));
     }
 }

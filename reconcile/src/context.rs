@@ -169,12 +169,12 @@ impl Context {
 
     /// Reads the addresses of all interfaces, and the routes.
     pub(super) async fn read_addresses(&mut self) -> Result<Addresses, ReadFailure> {
-        self.kernel.read(KernelRead::Addresses, |kernel| kernel.read_addresses()).await
+        self.kernel.read(PartKind::Addresses, |kernel| kernel.read_addresses()).await
     }
 
     /// Reads a set; none if there is none of this name.
     pub(super) async fn read_set(&mut self, set: SetId) -> Result<Option<ActualSet>, ReadFailure> {
-        self.kernel.read(KernelRead::Set, move |kernel| kernel.read_set(set)).await
+        self.kernel.read(PartKind::Sets, move |kernel| kernel.read_set(set)).await
     }
 
     /// Reads a set as [`read_set`](Self::read_set) does, but one that another program made with another
@@ -201,7 +201,7 @@ impl Context {
         let read = move |kernel: &mut dyn Kernel| {
             Ok(sets.iter().map(|set| kernel.read_set(*set)).collect())
         };
-        self.kernel.read(KernelRead::Set, read).await
+        self.kernel.read(PartKind::Sets, read).await
     }
 
     /// Compares a family's constant rules with the desired ones.
@@ -209,9 +209,7 @@ impl Context {
         &mut self,
         family: Family,
     ) -> Result<RuleSetReading, ReadFailure> {
-        self.kernel
-            .read(KernelRead::RuleSet(family), move |kernel| kernel.read_rule_set(family))
-            .await
+        self.kernel.read(PartKind::Rules, move |kernel| kernel.read_rule_set(family)).await
     }
 
     /// Reads a family's chains of Services.
@@ -219,8 +217,7 @@ impl Context {
         &mut self,
         family: Family,
     ) -> Result<ActualChains, ReadFailure> {
-        let read =
-            self.kernel.read(KernelRead::Chains(family), move |kernel| kernel.read_chains(family));
+        let read = self.kernel.read(PartKind::Chains, move |kernel| kernel.read_chains(family));
         let read = read.await;
         if read.is_ok() {
             self.unread_chains.remove(&family);
@@ -242,7 +239,7 @@ impl Context {
         frontends: &Arc<[Frontend]>,
     ) -> Result<Seen, ReadFailure> {
         let asked = Arc::clone(frontends);
-        let read = KernelRead::VirtualServers;
+        let read = PartKind::VirtualServers;
         let found = self.kernel.read(read, move |kernel| kernel.read_virtual_servers(&asked));
         let found = found.await?;
         Ok(self.sort_readings(frontends.iter().copied().zip(found)))
@@ -254,7 +251,7 @@ impl Context {
         listed: &Arc<[ListedVirtualServer]>,
     ) -> Result<Seen, ReadFailure> {
         let asked = Arc::clone(listed);
-        let read = KernelRead::VirtualServers;
+        let read = PartKind::VirtualServers;
         let found = self.kernel.read(read, move |kernel| kernel.read_listed(&asked)).await?;
         Ok(self.sort_readings(listed.iter().map(|it| it.frontend).zip(found)))
     }

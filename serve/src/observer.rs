@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 use plan::event::Event;
 use plan::local::HealthCheck;
 use plan::model::{Family, ServiceName};
-use plan::op::{Op, Subject};
+use plan::op::{Op, PartKind, Subject};
 use plan::planner::{Plan, Planner};
 
 use super::health::{Moment, SharedHealth};
@@ -194,14 +194,12 @@ impl ServerObserver {
                 self.metrics.proxy.restore_failed(*family);
             }
         }
-        let failed = ops.iter().zip(results).filter(|(_, result)| result.is_err());
+        let is_refused_chain =
+            |(op, result): &(&Op, &Result<_, _>)| result.is_err() && op.kind() == PartKind::Chains;
+        let refused = ops.iter().zip(results).filter(is_refused_chain);
         // Chains are written together, so that one failed attempt may be many refusals.
-        let families: BTreeSet<Family> = failed
-            .filter_map(|(op, _)| match op {
-                Op::Chain(op) => Some(op.chain().family),
-                _ => None,
-            })
-            .collect();
+        let families: BTreeSet<Family> =
+            refused.filter_map(|(op, _)| op.subject().family()).collect();
         for family in families {
             self.metrics.proxy.restore_failed(family);
             if let Some(iptables) = &self.metrics.iptables {

@@ -9,7 +9,7 @@ use kernel::{KernelRead, RefusalClass};
 use plan::actual::{Actual, ActualVirtualServer};
 use plan::kernel_objects::{Entry, Frontend};
 use plan::model::{Family, ObjectName, Protocol};
-use plan::op::Op;
+use plan::op::{Op, PartKind};
 use plan::sets::{SetId, SetKind};
 use plan::settings::Settings;
 use reconcile::Pace;
@@ -174,7 +174,7 @@ async fn somebody_who_fights_us_does_not_make_us_busy() {
     let counted = Arc::clone(&count);
     // Whenever it is looked at, one of its real servers has just been deleted.
     world.fake.interfere(move |request, actual| {
-        if matches!(request, KernelCall::Read(KernelRead::VirtualServers)) {
+        if matches!(request, KernelCall::Read(KernelRead::Part(PartKind::VirtualServers), _)) {
             counted.fetch_add(1, Ordering::Relaxed);
             let server = actual.virtual_servers.get_mut(&first).unwrap();
             server.real_servers.remove(&([10, 244, 0, 1], 8080).into());
@@ -197,9 +197,9 @@ async fn an_idle_hour_is_drift_checks_and_a_pass_spread_over_every_period() {
     let (count, peak) = (Arc::clone(&since), Arc::clone(&most));
     world.fake.interfere(move |request, _| {
         match request {
-            KernelCall::Read(KernelRead::DriftCheck) => count.store(0, Ordering::Relaxed),
+            KernelCall::Read(KernelRead::DriftCheck, _) => count.store(0, Ordering::Relaxed),
             // Small ones are read in one go.
-            KernelCall::Read(KernelRead::Set) => {}
+            KernelCall::Read(KernelRead::Part(PartKind::Sets), _) => {}
             _ => drop(peak.fetch_max(1 + count.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed)),
         }
         FakeAnswer::Honest
@@ -275,7 +275,7 @@ async fn rules_that_cannot_be_read_leave_those_of_the_other_family_alone() {
     let mut world = of_both_families();
     let spoil = |world: &World| {
         world.fake.interfere(|request, _| match request {
-            KernelCall::Read(KernelRead::RuleSet(Family::V6))
+            KernelCall::Read(KernelRead::Part(PartKind::Rules), Some(Family::V6))
             | KernelCall::Writing(Op::WriteRuleSet(Family::V6)) => {
                 FakeAnswer::refused(RefusalClass::Other)
             }
@@ -310,7 +310,9 @@ async fn what_cannot_be_read_keeps_nothing_else_from_being_compared() {
     world.feed(&[1, 2, 3].map(|number| tcp(number, &[1]))).await;
     world.complete().await;
     world.fake.interfere(|request, _| match request {
-        KernelCall::Read(KernelRead::RuleSet(_)) => FakeAnswer::refused(RefusalClass::Other),
+        KernelCall::Read(KernelRead::Part(PartKind::Rules), _) => {
+            FakeAnswer::refused(RefusalClass::Other)
+        }
         _ => FakeAnswer::Honest,
     });
     world.fake.disturb(|actual| actual.rule_sets.clear());

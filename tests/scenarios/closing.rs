@@ -10,7 +10,7 @@ use plan::actual::Actual;
 use plan::event::Event;
 use plan::kernel_objects::{Entry, Frontend};
 use plan::model::{Protocol, Service, ServicePort};
-use plan::op::Op;
+use plan::op::{Op, PartKind};
 use plan::sets::{SetId, SetKind};
 use plan::settings::{Settings, ShortCircuitNetworks};
 use reconcile::Pace;
@@ -388,7 +388,7 @@ async fn a_port_that_a_former_process_left_is_closed_until_the_filter_does_not_k
     type Fault = fn(KernelCall<'_>) -> bool;
     let faults: [Fault; 3] = [
         |_| false,
-        |call| matches!(call, KernelCall::Read(KernelRead::VirtualServers)),
+        |call| matches!(call, KernelCall::Read(KernelRead::Part(PartKind::VirtualServers), _)),
         |call| match call {
             KernelCall::Writing(Op::RemoveEntry(set, _)) => set.kind.admits(),
             _ => false,

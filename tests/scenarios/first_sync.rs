@@ -11,7 +11,7 @@ use plan::actual::Actual;
 use plan::event::Event;
 use plan::kernel_objects::Entry;
 use plan::model::{Family, ObjectName, Protocol};
-use plan::op::{Op, Phase};
+use plan::op::{Op, PartKind, Phase};
 use plan::settings::Settings;
 use reconcile::{Input, Pace};
 use tokio::time::Instant;
@@ -140,7 +140,9 @@ async fn started_half_blind(services: u8) -> (World, Arc<AtomicBool>) {
     let readable = Arc::new(AtomicBool::new(false));
     let may_read = Arc::clone(&readable);
     world.fake.interfere(move |request, _| match request {
-        KernelCall::Read(KernelRead::VirtualServers) if !may_read.load(Ordering::Relaxed) => {
+        KernelCall::Read(KernelRead::Part(PartKind::VirtualServers), _)
+            if !may_read.load(Ordering::Relaxed) =>
+        {
             FakeAnswer::refused(RefusalClass::Other)
         }
         _ => FakeAnswer::Honest,
@@ -219,7 +221,9 @@ async fn what_others_change_after_the_listing_is_found_by_the_audit() {
     let mut world = World::on(kernel, Pace::default());
     let mut is_listed = false;
     world.fake.interfere(move |request, actual| {
-        if matches!(request, KernelCall::Read(KernelRead::VirtualServers)) && !is_listed {
+        if matches!(request, KernelCall::Read(KernelRead::Part(PartKind::VirtualServers), _))
+            && !is_listed
+        {
             is_listed = true;
             let first = actual.virtual_servers.get_mut(&frontend(1, Protocol::Tcp)).unwrap();
             first.server = None;
@@ -266,7 +270,7 @@ async fn endpoints_that_change_during_the_takeover_do_not_wait_for_its_end() {
     let (mut is_written, counted) = (false, Arc::clone(&n_reads));
     world.fake.interfere(move |call, _| {
         match call {
-            KernelCall::Read(KernelRead::VirtualServers) if !is_written => {
+            KernelCall::Read(KernelRead::Part(PartKind::VirtualServers), _) if !is_written => {
                 if let Some(event) = change.take() {
                     source.try_send(Input::Change(event)).unwrap();
                 }

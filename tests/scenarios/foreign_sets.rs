@@ -5,7 +5,7 @@ use kernel::{KernelRead, RefusalClass};
 use plan::actual::Actual;
 use plan::mode::Mode;
 use plan::model::{EndpointSlice, Family, Protocol, Service};
-use plan::op::Op;
+use plan::op::{Op, PartKind};
 use plan::sets::{SetId, SetKind};
 use reconcile::Pace;
 
@@ -112,7 +112,9 @@ async fn leaving_ipvs_ends_beside_such_a_set_and_not_because_of_one_that_is_unre
                     n_unread.get_or_insert(40);
                 }
                 match (call, &mut n_unread) {
-                    (KernelCall::Read(KernelRead::Set), Some(left)) if *left > 0 => {
+                    (KernelCall::Read(KernelRead::Part(PartKind::Sets), _), Some(left))
+                        if *left > 0 =>
+                    {
                         *left -= 1;
                         FakeAnswer::refused(RefusalClass::Other)
                     }

@@ -10,7 +10,7 @@ use plan::actual::Actual;
 use plan::event::Event;
 use plan::kernel_objects::{Entry, Frontend};
 use plan::model::{EndpointSlice, Family, Protocol, Service, ServiceKind};
-use plan::op::Op;
+use plan::op::{Op, PartKind};
 use plan::sets::{SetId, SetKind};
 use tokio::sync::OwnedMutexGuard;
 
@@ -165,7 +165,9 @@ async fn a_reading_that_fails_is_reported_and_made_again() {
     let mut world = in_sync().await;
     world.compared().await;
     world.fake.interfere(|request, _| match request {
-        KernelCall::Read(KernelRead::Set) => FakeAnswer::refused(RefusalClass::Exhausted),
+        KernelCall::Read(KernelRead::Part(PartKind::Sets), _) => {
+            FakeAnswer::refused(RefusalClass::Exhausted)
+        }
         _ => FakeAnswer::Honest,
     });
     world.fake.disturb(|actual| remove_some(actual, 3));

@@ -14,7 +14,7 @@ use plan::flows::Flow;
 use plan::kernel_objects::Frontend;
 use plan::mode::Mode;
 use plan::model::{EndpointSlice, Family, Protocol, Service};
-use plan::op::Op;
+use plan::op::{Op, PartKind};
 use plan::rule_set::Table;
 use plan::sets::SetKind;
 use plan::settings::Settings;
@@ -291,7 +291,7 @@ async fn rules_that_cannot_be_read_may_lead_connections() {
     let fake = led_by_rules().await;
     let mut is_read = false;
     fake.interfere(move |call, _| match call {
-        KernelCall::Read(KernelRead::RuleSet(_)) if !is_read => {
+        KernelCall::Read(KernelRead::Part(PartKind::Rules), _) if !is_read => {
             is_read = true;
             FakeAnswer::refused(RefusalClass::Other)
         }

@@ -13,8 +13,8 @@ pub(super) type Interference = Box<dyn FnMut(KernelCall<'_>, &mut Actual) -> Fak
 /// Request to the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KernelCall<'a> {
-    /// To be read.
-    Read(KernelRead),
+    /// To be read: rules and chains of a family.
+    Read(KernelRead, Option<Family>),
     /// To be changed.
     Writing(&'a Op),
     /// To forget the stale flows of a family.

@@ -92,12 +92,12 @@ labels! {
     reading(KernelRead) {
         KernelRead::DriftCheck => "drift_check",
         KernelRead::Frontends => "frontends",
-        KernelRead::VirtualServers => "virtual_servers",
+        KernelRead::Part(PartKind::VirtualServers) => "virtual_servers",
         KernelRead::Connections => "connections",
-        KernelRead::Set => "set",
-        KernelRead::Addresses => "addresses",
-        KernelRead::RuleSet(_) => "rules",
-        KernelRead::Chains(_) => "chains",
+        KernelRead::Part(PartKind::Sets) => "set",
+        KernelRead::Part(PartKind::Link | PartKind::Addresses | PartKind::Routes) => "addresses",
+        KernelRead::Part(PartKind::Rules) => "rules",
+        KernelRead::Part(PartKind::Chains) => "chains",
     }
 }
 

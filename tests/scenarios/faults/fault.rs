@@ -10,11 +10,15 @@ use plan::actual::{Actual, ActualRealServer, ActualVirtualServer};
 use plan::chains::{ChainId, ChainOp};
 use plan::kernel_objects::{Entry, Frontend};
 use plan::mode::Mode;
-use plan::op::Op;
+use plan::model::Family;
+use plan::op::{Op, PartKind};
 use plan::routes::{LocalRoute, RouteOp};
 use plan::sets::SetId;
 
 use crate::short_circuits::misleads;
+
+/// What is read, and of which family.
+pub(super) type Reading = (KernelRead, Option<Family>);
 
 /// Kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,9 +40,9 @@ pub(super) enum Fault {
     /// From this operation on nothing can be written or read, so many requests long.
     Closed,
     /// A reading of this kind fails.
-    Unread(KernelRead),
+    Unread(Reading),
     /// A reading of this kind misses something and says nothing of it.
-    Missed(KernelRead),
+    Missed(Reading),
     /// Connection tracking cannot be cleaned.
     FlowsKept,
 }
@@ -60,7 +64,7 @@ pub(super) struct Case {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Seen {
     pub(super) writings: Vec<Op>,
-    pub(super) readings: BTreeMap<KernelRead, usize>,
+    pub(super) readings: BTreeMap<Reading, usize>,
     pub(super) flows: usize,
     /// True if the fault has happened.
     pub(super) struck: bool,
@@ -96,8 +100,8 @@ impl Fault {
     }
 
     /// True for listings that the kernel makes in parts without saying that one was disturbed.
-    pub(super) fn can_miss(reading: KernelRead) -> bool {
-        matches!(reading, KernelRead::Frontends | KernelRead::VirtualServers)
+    pub(super) fn can_miss((what, _): Reading) -> bool {
+        matches!(what, KernelRead::Frontends | KernelRead::Part(PartKind::VirtualServers))
     }
 
     /// True if the kernel is not as we left it, or does not look like it.
@@ -142,7 +146,8 @@ impl Seen {
                 }
                 self.decide_writing(case, op, actual)
             }
-            KernelCall::Read(reading) => {
+            KernelCall::Read(what, family) => {
+                let reading = (what, family);
                 let count = self.readings.entry(reading).or_default();
                 *count += 1;
                 let number = *count - 1;

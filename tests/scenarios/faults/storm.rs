@@ -93,7 +93,7 @@ fn stormy(fake: &Fake, weather: Vec<(Weather, usize)>) -> Arc<AtomicBool> {
             (Weather::Refused(class), KernelCall::Writing(_) | KernelCall::Flows(_)) => {
                 FakeAnswer::refused(class)
             }
-            (Weather::Refused(_), KernelCall::Read(_)) => FakeAnswer::Lost { carried_out: false },
+            (Weather::Refused(_), KernelCall::Read(..)) => FakeAnswer::Lost { carried_out: false },
             (Weather::Lost(carried_out), _) => FakeAnswer::Lost { carried_out },
         }
     });

@@ -7,6 +7,7 @@ use kernel::fake::{FakeAnswer, KernelCall};
 use plan::actual::Actual;
 use plan::chains::{ChainId, SharedChain};
 use plan::model::Family;
+use plan::op::PartKind;
 use plan::rule_set::Table;
 use reconcile::Status;
 use tokio::time::Instant;
@@ -139,7 +140,7 @@ async fn chains_that_were_changed_and_cannot_be_read_are_read_again() {
     let before = world.fake.actual();
     let mut n_failing = 3;
     world.fake.interfere(move |request, _| match request {
-        KernelCall::Read(KernelRead::Chains(_)) if n_failing > 0 => {
+        KernelCall::Read(KernelRead::Part(PartKind::Chains), _) if n_failing > 0 => {
             n_failing -= 1;
             FakeAnswer::Lost { carried_out: false }
         }

@@ -280,7 +280,7 @@ async fn connections_that_cannot_be_read_drain_by_the_kernels_counters() {
     let world = World::in_sync(&services).await;
     set_connections(&world, 3);
     world.fake.interfere(|call, _| match call {
-        KernelCall::Read(KernelRead::Connections) => FakeAnswer::refused(RefusalClass::Other),
+        KernelCall::Read(KernelRead::Connections, _) => FakeAnswer::refused(RefusalClass::Other),
         _ => FakeAnswer::Honest,
     });
     let mut world = switch(world, Mode::Iptables, Pace::default(), &services).await;

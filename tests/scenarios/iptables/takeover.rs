@@ -5,7 +5,7 @@ use kernel::{KernelRead, RefusalClass};
 use plan::chains::{ChainHash, ChainId, ChainName, PortChain, ServicePortName};
 use plan::mode::Mode;
 use plan::model::{Family, ObjectName, Protocol, Service};
-use plan::op::Op;
+use plan::op::{Op, PartKind};
 use plan::settings::Settings;
 use reconcile::Pace;
 
@@ -127,7 +127,9 @@ async fn a_family_that_cannot_be_read_holds_up_no_other() {
     let before = world.fake.actual();
     let fake = world.stop().await;
     fake.interfere(|request, _| match request {
-        KernelCall::Read(KernelRead::Chains(Family::V6)) => FakeAnswer::Lost { carried_out: false },
+        KernelCall::Read(KernelRead::Part(PartKind::Chains), Some(Family::V6)) => {
+            FakeAnswer::Lost { carried_out: false }
+        }
         _ => FakeAnswer::Honest,
     });
     let mut world = World::with(settings, fake, Pace::default());
@@ -144,7 +146,9 @@ async fn a_family_that_cannot_be_read_holds_up_no_other() {
 async fn if_no_family_can_be_read_nothing_is_written_but_what_is_known_to_be_missing() {
     let fake = empty();
     fake.interfere(|request, _| match request {
-        KernelCall::Read(KernelRead::Chains(_)) => FakeAnswer::Lost { carried_out: false },
+        KernelCall::Read(KernelRead::Part(PartKind::Chains), _) => {
+            FakeAnswer::Lost { carried_out: false }
+        }
         _ => FakeAnswer::Honest,
     });
     let mut world = on(fake);

@@ -12,7 +12,7 @@ use plan::chains::ChainOp;
 use plan::kernel_objects::Frontend;
 use plan::mode::Mode;
 use plan::model::{EndpointSlice, Family, Overrides, Protocol, Service};
-use plan::op::{Op, Subject};
+use plan::op::{Op, PartKind, Subject};
 use plan::sets::SetKind;
 use plan::settings::Settings;
 use reconcile::Pace;
@@ -118,8 +118,9 @@ async fn chains_that_cannot_be_read_hold_their_family_back() {
     let services = cluster();
     let world = World::in_sync(&services).await;
     set_connections(&world, 3);
-    let is_reading =
-        |call: KernelCall<'_>| matches!(call, KernelCall::Read(KernelRead::Chains(Family::V4)));
+    let is_reading = |call: KernelCall<'_>| {
+        matches!(call, KernelCall::Read(KernelRead::Part(PartKind::Chains), Some(Family::V4)))
+    };
     let lasts = refuse_while(&world, RefusalClass::Other, is_reading);
     let settings = Settings { families: Family::BOTH.into(), ..settings_in(Mode::Iptables) };
     let mut world = switch_with(settings, world, Pace::default(), &services).await;
