@@ -23,11 +23,16 @@ pub(super) fn hold(planner: &Planner, retry_queue: &mut RetryQueue, ops: &mut Ve
     if ops.is_empty() || retry_queue.is_empty() {
         return;
     }
-    let leading = still_leading(planner, retry_queue);
+    let leading = if ops.iter().any(takes_away) {
+        still_leading(planner, retry_queue)
+    } else {
+        HashMap::default()
+    };
     retry_queue.hold_back(ops, |retry_queue, op| awaited(planner, retry_queue, &leading, op));
 }
 
-/// The table of needs: what an operation has to wait for, and why. `leading`: see [`still_leading`].
+/// The table of needs: what an operation has to wait for, and why. `leading`: see [`still_leading`]; empty if no operation
+/// takes something away.
 fn awaited(
     planner: &Planner,
     retry_queue: &RetryQueue,
@@ -36,8 +41,7 @@ fn awaited(
 ) -> Option<(Subject, &'static str)> {
     let is_pending = |subject: &Subject| retry_queue.contains(subject);
     let open = |it: Option<Subject>| it.map(|it| (it, closing::WHY));
-    let takes_away = op.phase() > Phase::LED_OFF;
-    let led = || leading.get(&served_by(op).filter(|_| takes_away)?).map(|it| (*it, STILL_LED));
+    let led = || leading.get(&served_by(op).filter(|_| takes_away(op))?).map(|it| (*it, STILL_LED));
     match op {
         // Without a marker, it would stay for ever if its Service went while no process ran.
         Op::CreateVirtualServer(frontend, _) => {
@@ -172,6 +176,11 @@ fn still_leading(planner: &Planner, retry_queue: &RetryQueue) -> HashMap<Subject
         }
     }
     leading
+}
+
+/// True if an operation takes something away that clients may be led to.
+fn takes_away(op: &Op) -> bool {
+    op.phase() > Phase::LED_OFF
 }
 
 /// Returns the virtual server or the address that loses something by an operation.
