@@ -4,6 +4,7 @@ use netlink::MessageWriter;
 
 use crate::codec;
 use crate::data::Data;
+use crate::error::{Attempt, Refused};
 use crate::expression::Expression;
 use crate::name::Name;
 use crate::object::{BaseChain, Element, Family, FlowTable, SetSpec, TableFlags, TableId};
@@ -198,6 +199,28 @@ impl Batch {
     #[must_use]
     pub fn byte_len(&self) -> usize {
         self.wire.byte_len()
+    }
+
+    /// Returns the changes that the kernel refused. `refused` has the places of netlink's messages, of which the first
+    /// opens the transaction.
+    pub(crate) fn refusals(&self, refused: Vec<(usize, netlink::Error)>) -> Vec<Refused> {
+        let of = |(place, error): (usize, netlink::Error)| {
+            let refusal = error.refusal().cloned();
+            let place = place.checked_sub(1);
+            Refused {
+                place,
+                attempt: place.map_or(Attempt::Commit, |place| self.attempt(place)),
+                errno: refusal.as_ref().map_or(0, |refusal| refusal.errno),
+                explanation: refusal.and_then(|refusal| refusal.explanation),
+            }
+        };
+        refused.into_iter().map(of).collect()
+    }
+
+    /// Says what the change at this place tries.
+    pub(crate) fn attempt(&self, place: usize) -> Attempt {
+        let command = self.commands.get(place).copied().unwrap_or(u8::MAX);
+        codec::attempt(command, self.wire.body(place + 1).unwrap_or_default())
     }
 
     fn push(

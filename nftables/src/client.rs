@@ -10,8 +10,9 @@ use crate::batch::Batch;
 use crate::codec;
 use crate::data::Data;
 use crate::error::{Attempt, Error};
+use crate::expression::Rule;
 use crate::name::Name;
-use crate::object::{Chain, Element, FlowTable, Rule, Set, Table, TableId};
+use crate::object::{Chain, Element, FlowTable, Generation, Set, Table, TableId};
 use crate::uapi::{self, message};
 
 /// A connection to nf_tables of one network namespace.
@@ -20,18 +21,6 @@ use crate::uapi::{self, message};
 #[derive(Debug)]
 pub struct Client {
     socket: Socket,
-}
-
-/// A state of all nf_tables of a network namespace. Each transaction that changes something makes a new one.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Generation {
-    /// Its number.
-    pub id: u32,
-    /// In a notification, the process that made it. In an answer, the one that asks.
-    pub process: u32,
-    /// Name of that process.
-    pub program: String,
 }
 
 /// A change that the kernel told of.
@@ -113,7 +102,7 @@ impl Client {
     fn transact(&mut self, batch: &Batch) -> Result<(), Error> {
         let refused = self.socket.transact(&batch.wire, batch.len());
         let refused = refused.map_err(|error| Error::new(Attempt::Commit, error))?;
-        if refused.is_empty() { Ok(()) } else { Err(Error::refused(batch, refused)) }
+        if refused.is_empty() { Ok(()) } else { Err(Error::refused(batch.refusals(refused))) }
     }
 
     /// Returns the present generation.

@@ -11,7 +11,6 @@ mod write;
 
 use netlink::{MessageWriter, attributes};
 
-use crate::batch::Batch;
 use crate::data::Data;
 use crate::error::Attempt;
 use crate::name::Name;
@@ -55,10 +54,8 @@ pub(crate) fn begin_batch(message: &mut MessageWriter<'_>, generation: Option<u3
     }
 }
 
-/// Says what the change at this place of a batch tries, by the message itself.
-pub(crate) fn attempt(batch: &Batch, place: usize) -> Attempt {
-    let command = batch.commands.get(place).copied().unwrap_or(u8::MAX);
-    let body = batch.wire.body(place + 1).unwrap_or_default();
+/// Says what a change tries, by its message.
+pub(crate) fn attempt(command: u8, body: &[u8]) -> Attempt {
     let family = body.first().and_then(|number| Family::from_kernel(*number));
     let found = |kind: u16| {
         let bytes = body.get(HEADER_LENGTH..).unwrap_or_default();

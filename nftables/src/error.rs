@@ -2,10 +2,8 @@
 
 use std::fmt;
 
-use netlink::DecodeError;
 use rustix::io::Errno;
 
-use crate::codec;
 use crate::data::Data;
 use crate::name::Name;
 use crate::object::TableId;
@@ -18,14 +16,6 @@ const RESTART: i32 = 85;
 /// It displays as a sentence: what was tried, on which object, and what the kernel answered.
 #[derive(Debug)]
 pub struct Error(Box<Inner>);
-
-/// Text that is not what it should be.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ParseError {
-    what: &'static str,
-    text: String,
-    problem: &'static str,
-}
 
 #[derive(Debug)]
 enum Inner {
@@ -85,19 +75,8 @@ impl Error {
         Self(Box::new(Inner::Disturbed { attempt, times }))
     }
 
-    /// `refused` has the places of netlink's messages, of which the first opens the transaction.
-    pub(crate) fn refused(batch: &crate::Batch, refused: Vec<(usize, netlink::Error)>) -> Self {
-        let of = |(place, error): (usize, netlink::Error)| {
-            let refusal = error.refusal().cloned();
-            let place = place.checked_sub(1);
-            Refused {
-                place,
-                attempt: place.map_or(Attempt::Commit, |place| codec::attempt(batch, place)),
-                errno: refusal.as_ref().map_or(0, |refusal| refusal.errno),
-                explanation: refusal.and_then(|refusal| refusal.explanation),
-            }
-        };
-        Self(Box::new(Inner::Refused(refused.into_iter().map(of).collect())))
+    pub(crate) fn refused(refused: Vec<Refused>) -> Self {
+        Self(Box::new(Inner::Refused(refused)))
     }
 
     /// Returns the changes that the kernel refused. If there are any, nothing of the transaction was carried out.
@@ -257,25 +236,5 @@ impl fmt::Display for Attempt {
                 }
             }
         }
-    }
-}
-
-impl ParseError {
-    pub(crate) fn new(what: &'static str, text: impl Into<String>, problem: &'static str) -> Self {
-        Self { what, text: text.into(), problem }
-    }
-}
-
-impl fmt::Display for ParseError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}` is not a {}: {}", self.text, self.what, self.problem)
-    }
-}
-
-impl std::error::Error for ParseError {}
-
-impl From<ParseError> for DecodeError {
-    fn from(error: ParseError) -> Self {
-        Self::new(error.what, error.to_string())
     }
 }

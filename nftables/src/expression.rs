@@ -1,4 +1,4 @@
-//! Expressions of rules: what a packet is asked, and what is done with it.
+//! Rules and their expressions: what a packet is asked, and what is done with it.
 
 use std::fmt;
 
@@ -18,6 +18,18 @@ const REGISTERS: u8 = 16;
 /// the latter, and so this is written with the latter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Register(u8);
+
+/// A rule, as it is listed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Rule {
+    /// Its chain.
+    pub chain: Name,
+    /// Number that no other object of the table ever has.
+    pub handle: u64,
+    /// Its steps.
+    pub expressions: Vec<Expression>,
+}
 
 /// A step of a rule. The first one that says no ends the rule for a packet.
 ///

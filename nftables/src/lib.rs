@@ -12,16 +12,16 @@ mod object;
 mod uapi;
 
 pub use batch::Batch;
-pub use client::{Change, Client, Generation};
+pub use client::{Change, Client};
 pub use data::{Data, DataType, Field};
-pub use error::{Attempt, Error, ParseError, Refused};
+pub use error::{Attempt, Error, Refused};
 pub use expression::{
     AddressEnd, ConntrackKey, Expression, MetaKey, NatFlags, NatKind, Operator, PayloadBase,
-    Register, Reject, Verdict,
+    Register, Reject, Rule, Verdict,
 };
-pub use name::{MAX_NAME_LENGTH, Name};
+pub use name::{MAX_NAME_LENGTH, Name, ParseError};
 pub use netlink::{DecodeError, Namespace, Traffic};
 pub use object::{
-    BaseChain, Chain, ChainType, Element, Family, FlowTable, Hook, Policy, Rule, Set, SetSpec,
-    Table, TableFlags, TableId,
+    BaseChain, Chain, ChainType, Element, Family, FlowTable, Generation, Hook, Policy, Set,
+    SetSpec, Table, TableFlags, TableId,
 };

@@ -1,10 +1,10 @@
-//! Names of tables, chains, sets and flow tables.
+//! Names of tables, chains, sets and flow tables, and text that is none.
 
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use crate::error::ParseError;
+use netlink::DecodeError;
 
 /// The longest name in bytes: `NFT_NAME_MAXLEN` less the zero byte that ends it
 /// (include/uapi/linux/netfilter/nf_tables.h).
@@ -15,6 +15,14 @@ pub const MAX_NAME_LENGTH: usize = 255;
 /// Cloning it copies no text.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name(Arc<str>);
+
+/// Text that is not what it should be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ParseError {
+    what: &'static str,
+    text: String,
+    problem: &'static str,
+}
 
 impl Name {
     /// A name of this text.
@@ -69,6 +77,26 @@ impl FromStr for Name {
 impl PartialEq<str> for Name {
     fn eq(&self, other: &str) -> bool {
         &*self.0 == other
+    }
+}
+
+impl ParseError {
+    pub(crate) fn new(what: &'static str, text: impl Into<String>, problem: &'static str) -> Self {
+        Self { what, text: text.into(), problem }
+    }
+}
+
+impl fmt::Display for ParseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}` is not a {}: {}", self.text, self.what, self.problem)
+    }
+}
+
+impl std::error::Error for ParseError {}
+
+impl From<ParseError> for DecodeError {
+    fn from(error: ParseError) -> Self {
+        Self::new(error.what, error.to_string())
     }
 }
 

@@ -5,7 +5,6 @@ use std::fmt;
 use bitflags::bitflags;
 
 use crate::data::{Data, DataType};
-use crate::expression::Expression;
 use crate::name::Name;
 
 /// Packets that a table sees (`NFPROTO_*` of include/uapi/linux/netfilter.h).
@@ -132,18 +131,6 @@ pub struct Chain {
     pub uses: u32,
 }
 
-/// A rule, as it is listed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Rule {
-    /// Its chain.
-    pub chain: Name,
-    /// Number that no other object of the table ever has.
-    pub handle: u64,
-    /// Its steps.
-    pub expressions: Vec<Expression>,
-}
-
 /// Types of a set's keys and of its values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SetSpec {
@@ -192,6 +179,18 @@ pub struct FlowTable {
     pub handle: u64,
     /// Number of rules that lead connections to it.
     pub uses: u32,
+}
+
+/// A state of all nf_tables of a network namespace. Each transaction that changes something makes a new one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Generation {
+    /// Its number.
+    pub id: u32,
+    /// In a notification, the process that made it. In an answer, the one that asks.
+    pub process: u32,
+    /// Name of that process.
+    pub program: String,
 }
 
 impl Family {

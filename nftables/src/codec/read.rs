@@ -3,16 +3,15 @@
 use netlink::{Attribute, DecodeError, attributes};
 
 use super::HEADER_LENGTH;
-use crate::client::Generation;
 use crate::data::{Data, DataType};
 use crate::expression::{
     AddressEnd, ConntrackKey, Expression, MetaKey, NatFlags, NatKind, Operator, PayloadBase,
-    Register, Reject, Verdict,
+    Register, Reject, Rule, Verdict,
 };
 use crate::name::Name;
 use crate::object::{
-    BaseChain, Chain, ChainType, Element, Family, FlowTable, Hook, Policy, Rule, Set, SetSpec,
-    Table, TableFlags, TableId,
+    BaseChain, Chain, ChainType, Element, Family, FlowTable, Generation, Hook, Policy, Set,
+    SetSpec, Table, TableFlags, TableId,
 };
 use crate::uapi::expression::{
     bitwise, compare, conntrack, fib, flow_offload, immediate, lookup, masquerade, meta, nat,

@@ -4,9 +4,12 @@
 use netlink::attributes;
 
 use super::*;
+use crate::batch::Batch;
 use crate::data::{DataType, Field};
-use crate::expression::{Expression, NatFlags, NatKind, PayloadBase, Register, Reject, Verdict};
-use crate::object::{BaseChain, ChainType, Element, Hook, Policy, Rule, SetSpec, TableFlags};
+use crate::expression::{
+    Expression, NatFlags, NatKind, PayloadBase, Register, Reject, Rule, Verdict,
+};
+use crate::object::{BaseChain, ChainType, Element, Hook, Policy, SetSpec, TableFlags};
 
 const REQUESTS: &str = include_str!("../../tests/captures/requests.hex");
 const ANSWERS: [(&str, &str); 3] = [
@@ -295,7 +298,7 @@ fn a_change_says_what_it_tries() {
     batch.create_table(&table, TableFlags::OWNER | TableFlags::PERSIST);
     batch.add_elements(&table, &set, &[Element::new(key)]);
     batch.flush_chain(&table, &name("refuse"));
-    let said: Vec<String> = (0..4).map(|place| attempt(&batch, place).to_string()).collect();
+    let said: Vec<String> = (0..4).map(|place| batch.attempt(place).to_string()).collect();
     assert_eq!(
         said,
         [
