@@ -5,7 +5,7 @@ use std::time::Duration;
 use plan::op::PartKind;
 use rustix::time::{ClockId, clock_gettime};
 
-/// What is read of the kernel in one go.
+/// Reading of the kernel's state in one go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum KernelRead {
     /// The signs that something was changed.

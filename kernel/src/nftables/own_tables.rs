@@ -192,14 +192,6 @@ impl OwnTables {
         Ok(Some(differences.join("; ")))
     }
 
-    /// True if a family's table is there and this socket owns it: no other program can have changed it.
-    pub fn owns(&mut self, family: Family) -> Result<bool, Error> {
-        match self.client.table(&self.table(family)) {
-            Err(error) if error.is_not_found() => Ok(false),
-            found => Ok(found?.owner == Some(self.client.port()?)),
-        }
-    }
-
     /// Carries out operations on sets, in their order, and returns a result for each.
     pub fn apply(&mut self, ops: &[Op]) -> Vec<Result<(), Refusal>> {
         let mut results: Vec<Result<(), Refusal>> = ops.iter().map(|_| Ok(())).collect();
@@ -248,7 +240,7 @@ impl OwnTables {
                 }
                 Err(error) => error,
             };
-            let refused: Vec<(usize, Refusal)> = error
+            let mut refused: HashMap<usize, Refusal> = error
                 .refusals()
                 .iter()
                 .filter_map(|one| {
@@ -261,14 +253,16 @@ impl OwnTables {
                 left.iter().for_each(|(place, _)| fail(*place, refusal(&error)));
                 return;
             }
-            for (place, refusal) in refused {
-                let is_gone = matches!(ops.get(place), Some(Op::RemoveEntry(..)))
-                    && refusal.class == RefusalClass::Conflict;
-                if !is_gone {
-                    fail(place, refusal);
+            left.retain(|(place, op)| {
+                let Some(refusal) = refused.remove(place) else { return true };
+                // What is to be removed is gone, or its set is.
+                let is_done =
+                    matches!(op, Op::RemoveEntry(..)) && refusal.class == RefusalClass::Conflict;
+                if !is_done {
+                    fail(*place, refusal);
                 }
-                left.retain(|(of, _)| *of != place);
-            }
+                false
+            });
         }
     }
 
@@ -367,7 +361,7 @@ fn sets(
     constant.chain(of_networks).collect()
 }
 
-/// Returns the family and the length of the network that an operation adds or removes.
+/// Returns the family and the length of the network that an operation adds.
 fn network_length(op: &Op) -> Option<(Family, u8)> {
     match op {
         Op::AddEntry(set, Entry::AddressPortNet(_, net)) => Some((set.family, net.prefix_len())),

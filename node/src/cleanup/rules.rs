@@ -17,7 +17,7 @@ use plan::op::PartKind;
 use plan::rule_set::{self, COPY_JUMPS, Jump, RuleSet};
 use plan::sets::SetId;
 
-use crate::mode::{self, modes_but};
+use crate::mode;
 use kernel::rules::UNREAD;
 use syntax::counted::counted;
 
@@ -148,7 +148,9 @@ fn is_of_leaving_alone(modes: &[Mode], is_of_leaving: bool) -> bool {
 
 /// True if something is another mode's, and of none of these.
 fn is_of_others_alone(modes: &[Mode], is_of: impl Fn(Mode) -> bool) -> bool {
-    modes_but(modes).any(&is_of) && !modes.iter().any(|mode| is_of(*mode))
+    let is_in = |mode: Mode| modes.contains(&mode);
+    Mode::ALL.into_iter().any(|mode| !is_in(mode) && is_of(mode))
+        && !modes.iter().any(|mode| is_of(*mode))
 }
 
 fn tables(saved: &str) -> Vec<SavedTable<'_>> {
@@ -277,7 +279,7 @@ impl<'a> SavedTable<'a> {
         let is_former = (self.name, chain) == FORMER_CHAIN;
         match scope {
             RemovalScope::Everything => {
-                is_former || is_of_leaving || modes_but(&[]).any(is_of) || chain == OF_PROBES
+                is_former || is_of_leaving || Mode::ALL.into_iter().any(is_of) || chain == OF_PROBES
             }
             // `KUBE-SERVICES` of nat and others are chains of several modes.
             RemovalScope::ModesBut(modes) => {
@@ -335,7 +337,7 @@ impl<'a> SavedTable<'a> {
         let is_of = |mode| jumps(mode).iter().chain(former_jumps(mode)).any(is_this);
         let is_of_leaving = COPY_JUMPS.iter().any(is_this);
         match scope {
-            RemovalScope::Everything => is_of_leaving || modes_but(&[]).any(is_of),
+            RemovalScope::Everything => is_of_leaving || Mode::ALL.into_iter().any(is_of),
             // Modes have some jumps in common: into `KUBE-SERVICES` and `KUBE-POSTROUTING` of `nat`
             // and into `KUBE-FORWARD` of `filter`, or those that lead to refusals.
             RemovalScope::ModesBut(modes) => {

@@ -93,11 +93,6 @@ pub(crate) const fn of(mode: Mode) -> &'static HostMode {
     }
 }
 
-/// Returns all modes but these.
-pub(crate) fn modes_but(modes: &[Mode]) -> impl Iterator<Item = Mode> + use<'_> {
-    Mode::ALL.into_iter().filter(|mode| !modes.contains(mode))
-}
-
 /// Returns the modules that a mode needs with these kinds of iptables; without any, with nf_tables.
 #[must_use]
 pub fn needed_modules(settings: &Settings, backends: &[Backend]) -> Vec<String> {

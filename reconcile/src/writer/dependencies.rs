@@ -179,7 +179,7 @@ fn still_leading(planner: &Planner, retry_queue: &RetryQueue) -> HashMap<Subject
 }
 
 /// True if an operation takes something away that clients may be led to.
-fn takes_away(op: &Op) -> bool {
+pub(super) fn takes_away(op: &Op) -> bool {
     op.phase() > Phase::LED_OFF
 }
 

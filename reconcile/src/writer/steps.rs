@@ -3,10 +3,11 @@
 //! Operations of a step are sent together, in the order of their phases. A step begins where an operation needs that
 //! one before has succeeded; [`dependencies`](super::dependencies) has the table of these needs.
 
-use plan::op::{Op, Phase};
+use plan::op::Op;
 use plan::planner::Planner;
 
 use super::closing::unbinds;
+use super::dependencies::takes_away;
 
 /// A step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +41,7 @@ pub(super) fn of(planner: &Planner, mut ops: Vec<Op>, may_wait: bool) -> [(Step,
     // Else nothing of what is removed needs anything, and goes with what serves: in a send less.
     if may_wait || serve.iter().any(unbinds) || !lead.is_empty() || !bind.is_empty() {
         unbind = take(&mut serve, unbinds);
-        remove = take(&mut serve, |op| op.phase() > Phase::LED_OFF);
+        remove = take(&mut serve, takes_away);
     }
     [
         (Step::Mark, ops),

@@ -17,7 +17,7 @@ use plan::sets::SetId;
 
 use crate::short_circuits::misleads;
 
-/// What is read, and of which family.
+/// A reading, and the family that it is of.
 pub(super) type Reading = (KernelRead, Option<Family>);
 
 /// Kind of fault.
