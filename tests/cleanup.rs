@@ -185,7 +185,7 @@ impl Node {
 
     fn move_over(&self, in_use: Backend) -> CleanupReport {
         let in_use = Family::BOTH.map(|family| (family, in_use)).into_iter().collect();
-        self.0.enter(|| cleanup::other_modes(Mode::Ipvs, &in_use)).unwrap()
+        self.0.enter(|| cleanup::other_modes(&of(Mode::Ipvs), &in_use)).unwrap()
     }
 }
 
@@ -241,6 +241,10 @@ fn difference(before: &str, after: &str) -> String {
 #[track_caller]
 fn assert_same(before: &str, after: &str) {
     assert!(before == after, "not as it was before:\n{}", difference(before, after));
+}
+
+fn of(mode: Mode) -> Settings {
+    Settings { mode, ..Settings::new("") }
 }
 
 #[test]
@@ -608,9 +612,9 @@ fn packet_counters_go_unless_a_rule_names_them() {
 
     node.restore("nft", Family::V4, "*filter\n:OTHER - [0:0]\n-X OTHER\nCOMMIT\n");
     let in_use = Family::BOTH.map(|family| (family, Backend::Nft)).into_iter().collect();
-    let outcome = node.0.enter(|| cleanup::other_modes(Mode::Iptables, &in_use)).unwrap();
+    let outcome = node.0.enter(|| cleanup::other_modes(&of(Mode::Iptables), &in_use)).unwrap();
     assert_eq!(outcome, CleanupReport::default(), "mode iptables counts");
-    let outcome = node.0.enter(|| cleanup::other_modes(Mode::Ipvs, &in_use)).unwrap();
+    let outcome = node.0.enter(|| cleanup::other_modes(&of(Mode::Ipvs), &in_use)).unwrap();
     assert_eq!(outcome.removed, ["1 packet counter"], "{outcome}");
     assert_eq!(counters.map(packets), [None, None]);
     assert_eq!(packets("of_another_program"), Some(0));

@@ -18,7 +18,7 @@ use plan::hash::HashMap;
 use plan::mode::Mode;
 use plan::model::Family::{V4, V6};
 use plan::op::Op;
-use plan::rule_set::{LocalTraffic, RuleSetSettings};
+use plan::rule_set::{LocalTraffic, RuleSet, RuleSetSettings};
 use plan::sets::SetId;
 use plan::settings::ShortCircuitNetworks;
 
@@ -221,7 +221,7 @@ fn to_nftables(ground: &Ground) -> Result<()> {
         for result in tables.apply(&ops) {
             result.map_err(anyhow::Error::msg)?;
         }
-        tables.desire(family, settings);
+        tables.desire(RuleSet::new(family, &settings));
         tables.write_rules(family).map_err(anyhow::Error::msg)
     })??;
     for table in ["nat", "mangle", "filter"] {

@@ -14,7 +14,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::settings::{Refused, Section as _, not_negative, positive, settings, within};
 use super::text::{Parsed, of_scalar};
-use super::words::{ArpReplies, FallbackMode, OnReturn};
+use super::words::{ArpReplies, FallbackMode, OnReturn, RuleBackend};
 use forwarding::relay::DEFAULT_UDP_IDLE;
 use kernel::estimators::Run;
 use kernel::rules::Variant;
@@ -118,6 +118,12 @@ settings! {
         /// of from an API server, and follows their changes
         manifests: String = "manifests", "directory" {
             flag: "manifests" "DIRECTORY" ApiServer with_config,
+        }
+        /// Form of the constant rules and sets in mode ipvs: {words}. docs/modes.md says what
+        /// differs
+        rule_backend: Parsed<RuleBackend> = "ruleBackend", "string" {
+            in: [Ipvs], default: RuleBackend::default(),
+            flag: "rule-backend" "BACKEND" Masquerading with_config,
         }
         /// ARP replies of this node for Service addresses: {words}
         service_addresses_arp: Parsed<ArpReplies> = "serviceAddressesArp", "string" {

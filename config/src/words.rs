@@ -4,7 +4,7 @@
 use std::fmt;
 
 use plan::mode::Mode;
-use plan::settings::AcceptServiceTraffic;
+use plan::settings::{AcceptServiceTraffic, RuleForm};
 
 use super::text::{Text, Words};
 use kernel::estimators::Run;
@@ -137,6 +137,41 @@ words! {
         );
         Never = "never", (
             "the host's rules decide, as with kube-proxy: a policy of DROP cuts pods and clients off"
+        );
+    }
+}
+
+/// What decides in which form mode ipvs has its constant rules and sets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RuleBackend {
+    /// What a start finds: the form that is there, else the first that the host can do.
+    #[default]
+    Auto,
+    /// The operator.
+    Only(RuleForm),
+}
+
+impl RuleBackend {
+    /// Returns the form for a host that has none yet and can do both.
+    #[must_use]
+    pub fn form_without_host(self) -> RuleForm {
+        match self {
+            Self::Auto => RuleForm::default(),
+            Self::Only(form) => form,
+        }
+    }
+}
+
+words! {
+    RuleBackend {
+        Auto = "auto", (
+            "what is there at a start; else iptables, or nftables where only that works"
+        );
+        Only(RuleForm::Iptables) = "iptables", (
+            "rules of iptables that look into ipsets, as with kube-proxy"
+        );
+        Only(RuleForm::Nftables) = "nftables", (
+            "tables named kube-ipvs in nf_tables, without iptables, ipset and their modules"
         );
     }
 }

@@ -166,8 +166,9 @@ impl Node {
     pub fn takeover(mut self) -> Result<Takeover, Failure> {
         let mode = self.configuration.settings.mode;
         if self.configuration.cleanup_other_modes {
-            let beside = left::rules_beside(mode, self.configuration.variant)
-                .map_err(|error| unread_part(&error))?;
+            let beside =
+                left::rules_beside(&self.configuration.settings, self.configuration.variant)
+                    .map_err(|error| unread_part(&error))?;
             if !beside.is_empty() {
                 self.notes.push(format!("{beside} would be removed after the takeover"));
             }

@@ -10,9 +10,9 @@ use std::fmt;
 
 use ipnet::IpNet;
 use plan::model::Family;
-use plan::settings::{AcceptServiceTraffic, Settings};
+use plan::settings::Settings;
 
-use crate::nftables::{Closing, InputChain, input_chains};
+use crate::nftables::{Closing, FilterChain, FilterHook, filter_chains};
 use crate::packet_fate::{self, Fate, Step};
 use crate::routing_rule::{self, RoutingRule};
 
@@ -33,21 +33,27 @@ impl fmt::Display for Obstacle {
     }
 }
 
-/// Looks for what drops Service traffic of IPVS mode in INPUT. `saved` is what `iptables-save` prints
-/// of each family.
+/// Looks for what drops Service traffic of IPVS mode in INPUT, and in FORWARD if no rules of ours accept answers there.
+/// `saved` is what `iptables-save` prints of each family.
 pub fn in_input<'a>(
     settings: &Settings,
     saved: impl IntoIterator<Item = (Family, &'a str)>,
 ) -> Vec<Obstacle> {
+    let saved: Vec<_> = saved.into_iter().collect();
+    // Where no program of iptables runs, the kernel shows the rules of iptables-nft.
+    let with_iptables = settings.has_tables() && saved.is_empty();
     let mut found = Vec::new();
-    if settings.accept_service_traffic == AcceptServiceTraffic::Never {
+    if !settings.lets_traffic_in() {
         found.extend(saved.into_iter().filter_map(|(family, text)| of_iptables(family, text)));
     }
-    found.extend(of_input_chains(input_chains()));
+    found.extend(of_filter_chains(filter_chains(FilterHook::Input, with_iptables)));
+    if settings.has_tables() {
+        found.extend(of_filter_chains(filter_chains(FilterHook::Forward, with_iptables)));
+    }
     found
 }
 
-fn of_input_chains(read: Result<Vec<InputChain>, impl fmt::Display>) -> Vec<Obstacle> {
+fn of_filter_chains(read: Result<Vec<FilterChain>, impl fmt::Display>) -> Vec<Obstacle> {
     match read {
         Ok(chains) => chains.iter().filter_map(of_nftables).collect(),
         Err(error) => vec![unreadable(&error)],
@@ -141,22 +147,32 @@ fn of_iptables(family: Family, saved: &str) -> Option<Obstacle> {
 
 /// A base chain of nftables outside of iptables' tables decides for itself: a packet that another
 /// chain has accepted meets it all the same.
-fn of_nftables(chain: &InputChain) -> Option<Obstacle> {
-    let InputChain { table, name, closing } = chain;
+fn of_nftables(chain: &FilterChain) -> Option<Obstacle> {
+    let FilterChain { hook, table, name, closing } = chain;
     let how = match (*closing)? {
         Closing::Policy => "has the policy drop",
         Closing::Rule => ENDS_CLOSED,
     };
-    Some(Obstacle {
-        what: format!(
-            "the nftables chain {name} of the table {table} (hook input) {how}: connections of pods \
-             and clients to Services are lost unless a rule there accepts them, and no rule of \
-             kube-ipvs can (acceptServiceTraffic has no effect there)"
-        ),
-        remedy:
-            "accept Service traffic in that table: for firewalld, put the pods' interfaces into \
-                 the zone trusted, and open NodePorts and load balancers' ports"
+    Some(match hook {
+        FilterHook::Input => Obstacle {
+            what: format!(
+                "the nftables chain {name} of the table {table} (hook input) {how}: connections of pods \
+                 and clients to Services are lost unless a rule there accepts them, and no rule of \
+                 kube-ipvs can (acceptServiceTraffic has no effect there)"
+            ),
+            remedy: "accept Service traffic in that table: for firewalld, put the pods' interfaces into \
+                     the zone trusted, and open NodePorts and load balancers' ports"
                 .into(),
+        },
+        FilterHook::Forward => Obstacle {
+            what: format!(
+                "the nftables chain {name} of the table {table} (hook forward, FORWARD of iptables) {how}: answers of \
+                 endpoints are lost unless a rule there accepts them, and no rule of kube-ipvs in nf_tables can"
+            ),
+            remedy: "accept established connections and pods' packets there, as network plugins do, or set \
+                     ruleBackend: iptables"
+                .into(),
+        },
     })
 }
 
@@ -250,7 +266,8 @@ mod tests {
     #[test]
     fn another_table_than_those_of_iptables_decides_for_itself() {
         let of = |closing| {
-            of_nftables(&InputChain { table: "firewalld".into(), name: "in".into(), closing })
+            let (hook, table, name) = (FilterHook::Input, "firewalld".into(), "in".into());
+            of_nftables(&FilterChain { hook, table, name, closing })
         };
         assert!(of(Some(Closing::Policy)).is_some_and(|it| it.what.contains("the policy drop")));
         assert!(of(Some(Closing::Rule)).is_some_and(|it| it.what.contains(ENDS_CLOSED)));
@@ -260,11 +277,11 @@ mod tests {
     #[test]
     fn chains_that_cannot_be_read_are_an_obstacle() {
         let error = netlink::DecodeError::new("chain", "shorter than struct nfgenmsg");
-        let found = of_input_chains(Err(error));
+        let found = of_filter_chains(Err(error));
         let [Obstacle { what, remedy }] = &found[..] else { panic!("{found:?}") };
         assert!(what.contains("cannot be read: ") && what.contains("struct nfgenmsg"), "{what}");
         assert!(remedy.contains("nft list ruleset"), "{remedy}");
-        assert_eq!(of_input_chains(Ok::<_, netlink::Error>(Vec::new())), []);
+        assert_eq!(of_filter_chains(Ok::<_, netlink::Error>(Vec::new())), []);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //!
 //! Unlike [`linux`](super::linux), this works on kernels without IPVS or ipset too.
 
+use std::collections::hash_map::Entry as MapEntry;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -10,10 +11,12 @@ use plan::hash::{HashMap, HashSet};
 use plan::kernel_objects::{Entry, Frontend};
 use plan::model::Protocol;
 use plan::routes::RouteOp;
+use plan::rule_set::nft;
 use plan::sets::{FORMER, SetId};
 
 use super::link::{AddressBatch, AddressScope, Link, LinkAddress, Links};
 use super::linux::grow;
+use super::nftables::{OwnTables, families_with};
 use super::route::{RouteBatch, Routes};
 use super::{ReadError, loaded, translate};
 
@@ -37,6 +40,8 @@ pub struct FoundLeftovers {
     pub link_kind: Option<String>,
     /// The sets that have our names and are not of our types.
     pub foreign_sets: Vec<SetId>,
+    /// The sets that are ipsets. Others are in tables of nf_tables, and some in both.
+    pub ipsets: HashSet<SetId>,
 }
 
 /// A set that was not destroyed.
@@ -88,7 +93,9 @@ impl Leftovers {
             .map_err(unread)?
             .into_iter()
             .partition(|address| link.as_ref().is_some_and(|link| link.index == address.index));
-        let (sets, foreign_sets) = self.read_sets()?;
+        let (mut sets, foreign_sets) = self.read_sets()?;
+        let ipsets = sets.keys().copied().collect();
+        add_sets_in_tables(&mut sets)?;
         let actual = Actual {
             link: link.is_some(),
             addresses: ours
@@ -104,7 +111,8 @@ impl Leftovers {
             rule_sets: HashSet::default(),
             chains: HashMap::default(),
         };
-        Ok(FoundLeftovers { actual, link_kind: link.map(|link| link.kind), foreign_sets })
+        let link_kind = link.map(|link| link.kind);
+        Ok(FoundLeftovers { actual, link_kind, foreign_sets, ipsets })
     }
 
     fn read_virtual_servers(
@@ -326,6 +334,24 @@ impl Leftovers {
         }
         left
     }
+}
+
+/// Adds the entries of our sets in nf_tables.
+fn add_sets_in_tables(sets: &mut HashMap<SetId, ActualSet>) -> Result<(), ReadError> {
+    let unread = |error| ReadError::new("tables of nf_tables", error);
+    let families = families_with(nft::TABLE).map_err(unread)?;
+    if families.is_empty() {
+        return Ok(());
+    }
+    let mut tables = OwnTables::open_to_read(&families)?;
+    for set in families.into_iter().flat_map(SetId::all) {
+        let Some(found) = tables.read_set(set)? else { continue };
+        match sets.entry(set) {
+            MapEntry::Occupied(mut there) => there.get_mut().entries.extend(found.entries),
+            MapEntry::Vacant(vacant) => drop(vacant.insert(found)),
+        }
+    }
+    Ok(())
 }
 
 fn is(error: &netlink::Error, errno: rustix::io::Errno) -> bool {

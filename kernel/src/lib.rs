@@ -44,6 +44,7 @@ pub mod reader;
 pub mod route;
 pub(crate) mod routing_rule;
 pub mod rules;
+pub mod saved_sets;
 mod stopwatch;
 pub mod sysctl;
 pub mod traffic;

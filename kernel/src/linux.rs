@@ -14,8 +14,10 @@ mod messages;
 mod open;
 mod routes;
 mod rules;
+mod set_copy;
 mod sets;
 mod sysctls;
+mod tables;
 mod versions;
 #[cfg(test)]
 mod tests {
@@ -58,6 +60,7 @@ use messages::{
 use rules::SharedRules;
 use sets::{ForeignSets, SharedSets};
 use sysctls::Kept;
+use tables::SharedTables;
 
 /// Every handle that changes the kernel, in the network namespace they were opened in.
 #[derive(Debug)]
@@ -72,6 +75,8 @@ pub struct Linux {
     families: Vec<Family>,
     /// Shared with repairs of the constant rules.
     rules: SharedRules,
+    /// Sets and constant rules in nf_tables, in the place of ipsets and iptables'.
+    tables: Option<SharedTables>,
     count: VirtualServerCount,
     /// Reads sets beside the worker.
     set_reader: SharedSets,
@@ -93,13 +98,14 @@ pub struct Linux {
 }
 
 impl Linux {
-    /// Counts netlink requests and sends so far: IPVS, ipset and rtnetlink.
+    /// Counts netlink requests and sends so far: IPVS, ipset, nf_tables and rtnetlink.
     #[must_use]
     pub fn traffic(&self) -> netlink::Traffic {
         let of_routes = [self.links.traffic(), self.routes.traffic()];
         let of_ipvs = self.ipvs.iter().map(ipvs::Client::traffic);
         let of_sets = self.ipset.iter().map(ipset::Client::traffic);
-        of_routes.into_iter().chain(of_ipvs).chain(of_sets).sum()
+        let of_tables = self.tables.iter().map(|tables| tables.lock().traffic());
+        of_routes.into_iter().chain(of_ipvs).chain(of_sets).chain(of_tables).sum()
     }
 
     fn index(&mut self) -> Result<Option<u32>, netlink::Error> {
@@ -172,6 +178,16 @@ impl Linux {
     }
 
     fn apply_part(&mut self, kind: PartKind, ops: &[Op]) -> Vec<Result<(), Refusal>> {
+        if let Some(tables) = &self.tables {
+            match kind {
+                PartKind::Sets => return tables.lock().apply(ops),
+                PartKind::Rules => {
+                    let families = ops.iter().filter_map(|op| op.subject().family());
+                    return families.map(|family| tables.lock().write_rules(family)).collect();
+                }
+                _ => {}
+            }
+        }
         match kind {
             PartKind::Link | PartKind::Addresses | PartKind::Routes if self.ipvs.is_none() => {
                 all_failed(ops, &unused())
@@ -310,6 +326,9 @@ impl Kernel for Linux {
     }
 
     fn read_set(&mut self, set: SetId) -> Result<Option<ActualSet>, ReadError> {
+        if let Some(tables) = &self.tables {
+            return tables.lock().read_set(set);
+        }
         if self.ipset.is_none() && self.uses_ipvs() {
             return Ok(None);
         }
@@ -333,6 +352,9 @@ impl Kernel for Linux {
     }
 
     fn read_rule_set(&mut self, family: Family) -> Result<RuleSetReading, ReadError> {
+        if let Some(tables) = &self.tables {
+            return tables.compare(family);
+        }
         self.rules.lock().compare_rule_set(family)
     }
 
@@ -341,11 +363,17 @@ impl Kernel for Linux {
     }
 
     fn set_desired_rules(&mut self, rule_set: RuleSet) {
+        if let Some(tables) = &self.tables {
+            return tables.lock().desire(rule_set);
+        }
         self.rules.lock().desire(rule_set);
     }
 
     fn rule_repairer(&self) -> Arc<dyn RuleRepairer> {
-        Arc::new(self.rules.clone())
+        match &self.tables {
+            Some(tables) => Arc::new(tables.clone()),
+            None => Arc::new(self.rules.clone()),
+        }
     }
 
     fn apply(&mut self, ops: &[Op]) -> Vec<Result<(), Refusal>> {
@@ -360,7 +388,7 @@ impl Kernel for Linux {
     }
 
     fn has_ipvs(&mut self) -> bool {
-        self.ipvs.is_some() && self.ipset.is_some()
+        self.ipvs.is_some() && (self.ipset.is_some() || self.tables.is_some())
     }
 
     fn writes_whole_tables(&mut self) -> bool {
@@ -376,7 +404,10 @@ impl Kernel for Linux {
     }
 
     fn set_reader(&self) -> Arc<dyn SetReader> {
-        Arc::new(self.set_reader.clone())
+        match &self.tables {
+            Some(tables) => Arc::new(tables.clone()),
+            None => Arc::new(self.set_reader.clone()),
+        }
     }
 }
 

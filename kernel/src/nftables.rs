@@ -1,16 +1,61 @@
-//! Tables of nf_tables that are other programs': kube-proxy's nftables mode has its own in each family, which is removed.
-//! Base chains are read.
+//! Tables of nf_tables: our own, with the sets and rules of IPVS mode in one of its forms; and kube-proxy's, of its nftables
+//! mode, which are removed. Base chains of others are read.
 
 mod input;
 mod own_tables;
+mod pacing;
 mod words;
 
-use nftables::{Batch, Client, Error, Name, TableId};
+use nftables::{Batch, Chain, Client, Error, Name, TableId};
 use plan::model::Family;
+use plan::rule_set::nft;
 
-pub(crate) use input::{Closing, InputChain, input_chains};
+pub(crate) use input::{Closing, FilterChain, FilterHook, filter_chains};
 pub use own_tables::OwnTables;
 use words::family_of;
+
+/// kube-proxy's table in its nftables mode, one a family.
+pub const KUBE_PROXY: &str = "kube-proxy";
+
+/// True if chains of ours in nf_tables lead a family's connections.
+///
+/// # Errors
+/// When they cannot be listed. A kernel without nf_tables has none.
+pub fn own_chains_lead(family: Family) -> Result<bool, Error> {
+    let led = own_chains(
+        &mut match Client::open() {
+            Err(error) if error.is_unsupported() => return Ok(false),
+            client => client?,
+        },
+        family,
+    )?;
+    Ok(led.iter().any(|chain| chain.base.is_some_and(|base| base.hook == nftables::Hook::Output)))
+}
+
+/// Removes all chains of a family from our table in nf_tables. Its sets stay.
+///
+/// # Errors
+/// The kernel's refusal; `EPERM` if the table is another process's.
+pub fn remove_own_chains(family: Family) -> Result<(), Error> {
+    let mut client = Client::open()?;
+    let mut batch = Batch::new();
+    let chains = own_chains(&mut client, family)?;
+    chains.iter().for_each(|chain| batch.flush_chain(&chain.table, &chain.name));
+    chains.iter().for_each(|chain| batch.delete_chain(&chain.table, &chain.name));
+    client.commit(batch)
+}
+
+fn own_chains(client: &mut Client, family: Family) -> Result<Vec<Chain>, Error> {
+    let Ok(name) = Name::new(nft::TABLE) else { return Ok(Vec::new()) };
+    let table = TableId::new(family_of(family), name);
+    match client.table(&table) {
+        Err(error) if error.is_not_found() || error.is_unsupported() => return Ok(Vec::new()),
+        found => found?,
+    };
+    let mut chains = client.list_chains()?;
+    chains.retain(|chain| chain.table == table);
+    Ok(chains)
+}
 
 /// Returns the families that have a table of this name.
 ///

@@ -11,6 +11,7 @@ mod tests;
 use std::fmt;
 
 use plan::model::{Family, Protocol};
+use plan::settings::RuleForm;
 
 pub use facts::{Attempts, Facts, Ipv6, IpvsAttempts, IpvsFacts, ProbeError, ProcRoot, gather};
 
@@ -179,8 +180,18 @@ fn families(facts: &Facts, problems: &mut Vec<Finding>) -> Vec<Family> {
     // What keeps one family from being served is fatal only when the other one is not served
     // either.
     let fatal = !v4 && !v6;
-    let remedy = "see what the error says; on the host `modprobe -a` the modules that it names, or \
-                  choose the other kind of iptables (--iptables-variant nft or legacy)";
+    let (programs, remedy) = match facts.rule_form {
+        RuleForm::Iptables => (
+            ["iptables", "ip6tables"],
+            "see what the error says; on the host `modprobe -a` the modules that it names, or \
+             choose the other kind of iptables (--iptables-variant nft or legacy)",
+        ),
+        RuleForm::Nftables => (
+            ["nf_tables"; 2],
+            "see what the error says: rules in nf_tables need Linux 5.9 and nf_tables, nft_chain_nat, nft_nat, \
+             nft_masq, nft_fib and nft_reject of both families, which the kernel loads itself",
+        ),
+    };
     let dropped = |program: &str, family: Family, why: &ProbeError| match why.is_momentary {
         false => Finding {
             fatal,
@@ -216,7 +227,7 @@ fn families(facts: &Facts, problems: &mut Vec<Finding>) -> Vec<Family> {
         });
     }
     if let Err(why) = &facts.iptables_v4 {
-        problems.push(dropped("iptables", Family::V4, why));
+        problems.push(dropped(programs[0], Family::V4, why));
     }
     let without = |why: &str, remedy: &str| Finding {
         fatal: false,
@@ -224,7 +235,7 @@ fn families(facts: &Facts, problems: &mut Vec<Finding>) -> Vec<Family> {
         ..Finding::fatal("IPv6 is not served", why, remedy)
     };
     match (facts.ipv6, &facts.iptables_v6) {
-        (Ipv6::Available, Some(Err(why))) => problems.push(dropped("ip6tables", Family::V6, why)),
+        (Ipv6::Available, Some(Err(why))) => problems.push(dropped(programs[1], Family::V6, why)),
         (Ipv6::Available, _) => {}
         (Ipv6::NotInKernel, _) => problems.push(without(
             "the kernel has no IPv6: /proc/net/if_inet6 is missing",
@@ -272,6 +283,16 @@ impl Findings {
     #[must_use]
     pub fn fatal(&self) -> Vec<String> {
         self.problems.iter().filter(|problem| problem.fatal).map(ToString::to_string).collect()
+    }
+
+    /// Adds what the host lacks for another form of rules, which it cannot do either.
+    pub fn add_of_other_form(&mut self, other: Self, form: &str) {
+        let fatal = other.problems.into_iter().filter(|problem| problem.fatal);
+        for problem in fatal.filter(|problem| !self.problems.contains(problem)).collect::<Vec<_>>()
+        {
+            let what = format!("with ruleBackend {form}, {}", problem.what);
+            self.problems.push(Finding { what, ..problem });
+        }
     }
 
     /// True if something could not be tried, which may be there.

@@ -43,6 +43,9 @@ impl KernelReader {
     /// # Errors
     /// When a part that the kernel has cannot be opened, rules excepted.
     pub fn open(settings: &Settings, variant: Variant) -> Result<Self, ReadError> {
+        if settings.has_tables() {
+            return Ok(Self::new(Linux::read_with_tables(settings.families.clone())?));
+        }
         let (mut rules, mut unopened) = (HashMap::default(), HashMap::default());
         for family in &settings.families {
             match Rules::open(*family, variant) {

@@ -7,6 +7,7 @@ mod fallback;
 pub mod foresight;
 mod local_ports;
 mod oom;
+mod rule_form;
 pub mod survey;
 pub mod sysctls;
 
@@ -15,7 +16,7 @@ use std::path::Path;
 use anyhow::bail;
 use plan::hash::HashMap;
 use plan::model::Family;
-use plan::settings::{AcceptServiceTraffic, Settings};
+use plan::settings::Settings;
 use tracing::warn;
 
 use crate::mode::abilities::AbilitySearch;
@@ -24,7 +25,7 @@ pub use crate::mode::ipvs::neighbours::without_neighbours;
 pub use crate::mode::needed_modules;
 use crate::mode::{self, ModeSysctls};
 use config::{Action, Configuration};
-use examination::{Examined, examine, gather, open_rules, probe};
+use examination::{Examined, Probed, examine, open_rules, probe};
 pub use fallback::FallenBack;
 use kernel::input_rules;
 use kernel::linux::Linux;
@@ -57,7 +58,7 @@ pub fn prepare(configuration: &Configuration, served: &[Family]) -> anyhow::Resu
     examined.keeps(served)?;
     let Examined { configuration, fallen_back, dropped_families, rules, mut limits } = examined;
     let backends = rules.iter().map(|(family, rules)| (*family, rules.backend())).collect();
-    let mode = mode::of(configuration.settings.mode);
+    let mode = mode::of_settings(&configuration.settings);
     let ModeSysctls { needed, beside_ipvs, chosen, behind_rules } = (mode.sysctls)(&configuration);
     let proc_sys = Path::new(sysctl::ROOT);
     let at_once = [needed, beside_ipvs].concat();
@@ -79,9 +80,15 @@ pub fn prepare(configuration: &Configuration, served: &[Family]) -> anyhow::Resu
         limits: &mut limits,
     });
     if mode.takes_at_input {
-        warn_of_obstacles(&settings, &rules);
+        let obstacles = warn_of_obstacles(&settings, &rules);
+        // In the other form rules of ours let Service traffic in, unless the operator chose otherwise.
+        limits.extend(obstacles.into_iter().filter(|_| settings.has_tables()));
     }
-    let mut linux = Linux::open(rules, settings.mode)?;
+    let mut linux = match settings.has_tables() {
+        true => Linux::open_with_tables(settings.families.clone())?,
+        false => Linux::open(rules, settings.mode)?,
+    };
+    rule_form::take_sets(&settings, &mut linux)?;
     linux.keep_sysctls([sysctl::existing(proc_sys, at_once), chosen].concat());
     if configuration.action == Action::InitOnly {
         // The process that this prepares for may not be allowed to set it.
@@ -117,7 +124,7 @@ pub fn look_again(configuration: &Configuration) -> Result<(), Vec<String>> {
     let served = &configuration.settings.families;
     let configuration = configuration.in_mode(configuration.modes.preferred);
     let had_dummy = Linux::has_dummy();
-    let findings = probe(&configuration, &open_rules(&configuration));
+    let Probed { findings, .. } = probe(&configuration);
     remove_dummy_unless(had_dummy);
     if !findings.is_usable() {
         return Err(findings.fatal());
@@ -133,16 +140,17 @@ fn remove_dummy_unless(was_there: bool) {
     }
 }
 
-/// Logs what of the host's own rules keeps Service traffic from where it is taken.
-fn warn_of_obstacles(settings: &Settings, rules: &HashMap<Family, Rules>) {
+/// Logs what of the host's own rules keeps Service traffic from where it is taken, and returns it in words.
+fn warn_of_obstacles(settings: &Settings, rules: &HashMap<Family, Rules>) -> Vec<String> {
     let read = |(family, rules): (&Family, &Rules)| Some((*family, rules.saved().ok()?));
-    let saved: Vec<(Family, String)> = match settings.accept_service_traffic {
-        AcceptServiceTraffic::Always => Vec::new(),
-        AcceptServiceTraffic::Never => rules.iter().filter_map(read).collect(),
+    let saved: Vec<(Family, String)> = match settings.lets_traffic_in() {
+        true => Vec::new(),
+        false => rules.iter().filter_map(read).collect(),
     };
     let saved = saved.iter().map(|(family, text)| (*family, text.as_str()));
     let in_input = input_rules::in_input(settings, saved);
-    for obstacle in in_input.into_iter().chain(input_rules::in_routing(settings)) {
-        warn!("{obstacle}");
-    }
+    let obstacles = in_input.into_iter().chain(input_rules::in_routing(settings));
+    let obstacles: Vec<String> = obstacles.map(|obstacle| obstacle.to_string()).collect();
+    obstacles.iter().for_each(|obstacle| warn!("{obstacle}"));
+    obstacles
 }

@@ -38,7 +38,6 @@ use crate::op::{Op, Subject};
 use crate::order;
 use crate::problem::{Overfull, Problem, Problems};
 use crate::reports::{News, Reports};
-use crate::rule_set::nft::{self, SourceRanges};
 use crate::rule_set::{InvalidRuleSetSettings, RuleSet, RuleSetSettings};
 use crate::sets::SetId;
 use crate::settings::Settings;
@@ -420,19 +419,6 @@ impl Planner {
         let is_led = self.led_by_rules.contains(&family);
         let node_ports = self.backend.node_port_addresses(family, facts, &self.settings);
         Ok((self.backend.rule_set)(family, &rule_set, is_led, node_ports.as_deref()))
-    }
-
-    /// Returns the chains of a family's table of nf_tables.
-    ///
-    /// # Errors
-    /// As [`rule_set`](Self::rule_set).
-    pub fn nft_chains(
-        &self,
-        family: Family,
-        ranges: &SourceRanges,
-    ) -> Result<Vec<nft::Chain>, InvalidRuleSetSettings> {
-        let settings = RuleSetSettings::resolve(&self.settings, family, self.store.facts())?;
-        Ok(nft::chains(family, &settings, ranges))
     }
 
     /// Compiles a Service as it is now, and notes what concerns every backend. None: it is gone.

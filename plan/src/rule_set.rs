@@ -41,6 +41,7 @@ use crate::model::Family;
 
 pub(crate) use chains::ipvs_chains;
 pub use chains::{SHORT_CIRCUIT_CHAIN, UNANSWERED};
+pub use dispatch::is_of_services;
 pub use jumps::{COPY_JUMPS, Jump, JumpDestination, JumpPlace, JumpStates};
 pub(crate) use saved::meaning;
 pub use saved::{ChainDifference, Comparison, is_same_rule, words};
@@ -64,6 +65,8 @@ pub struct RuleSet {
     jumps: Vec<Jump>,
     /// Jumps of other modes that must not be there.
     superseded: &'static [Jump],
+    /// The rules in the form of nf_tables, for no load balancer with source ranges. None in a mode without that form.
+    nft: Vec<nft::Chain>,
 }
 
 /// Settings that decide the rules of one family.
@@ -176,6 +179,7 @@ impl RuleSet {
             shared,
             jumps: Vec::new(),
             superseded: &[],
+            nft: Vec::new(),
         }
     }
 
@@ -188,6 +192,21 @@ impl RuleSet {
         // The kubelet's, too, and of IPv4 alone.
         let is_of_family = |jump: &Jump| jump.comment.is_some() || self.family == Family::V4;
         Self { jumps: jumps.into_iter().filter(is_of_family).collect(), superseded, ..self }
+    }
+
+    /// Returns the rules in the form of nf_tables; none in a mode without that form. `ranges`: lengths of the networks
+    /// that load balancers' clients are in.
+    #[must_use]
+    pub fn nft_chains(&self, ranges: &nft::SourceRanges) -> Vec<nft::Chain> {
+        let mut chains = self.nft.clone();
+        for chain in chains.iter_mut().filter(|chain| chain.name == nft::SOURCE_RANGES) {
+            chain.rules = nft::source_ranges(self.family, ranges);
+        }
+        chains
+    }
+
+    pub(crate) fn with_nft(self, nft: Vec<nft::Chain>) -> Self {
+        Self { nft, ..self }
     }
 
     #[must_use]

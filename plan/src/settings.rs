@@ -57,7 +57,7 @@ pub struct Settings {
     pub load_balancers_before_nodes: bool,
     /// Whether the rules of mode ipvs let Service traffic in.
     pub accept_service_traffic: AcceptServiceTraffic,
-    /// Form of the constant rules of mode ipvs.
+    /// Form of the constant rules of mode ipvs; [`Settings::has_tables`] says which is in force.
     pub rule_form: RuleForm,
     /// Port at which the health server listens on all addresses; none: it does not.
     pub health_port: Option<u16>,
@@ -166,6 +166,17 @@ pub enum RuleForm {
     Nftables,
 }
 
+impl RuleForm {
+    /// Returns the word of the configuration for it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Iptables => "iptables",
+            Self::Nftables => "nftables",
+        }
+    }
+}
+
 /// Choice whether the rules of mode ipvs let new connections to frontends in. There, unlike in the
 /// other modes, these pass INPUT before they are balanced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -194,6 +205,18 @@ pub enum LocalDetection {
 }
 
 impl Settings {
+    /// True if sets and constant rules are in tables of nf_tables.
+    #[must_use]
+    pub fn has_tables(&self) -> bool {
+        self.mode.has_virtual_servers() && self.rule_form == RuleForm::Nftables
+    }
+
+    /// True if rules let new connections to frontends in. In nf_tables accepting ends a chain, and not the hook.
+    #[must_use]
+    pub fn lets_traffic_in(&self) -> bool {
+        self.accept_service_traffic == AcceptServiceTraffic::Always && !self.has_tables()
+    }
+
     /// Settings for a node of this name, everything else as kube-proxy has it by default.
     pub fn new(node_name: impl Into<Arc<str>>) -> Self {
         Self {

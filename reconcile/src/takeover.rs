@@ -293,9 +293,8 @@ async fn read_rule_set(cx: &mut Context, family: Family) -> Result<bool, ReadFai
     // Writing reads the rules again, and they are pending if that fails, too. Rules that another
     // program has spoiled hold up nothing else.
     let found = cx.or_report(found)?;
-    let is_led = found.as_ref().is_none_or(|found| found.is_led_by_rules);
-    let led_by = cx.planner.settings().mode.properties().led_by;
-    if led_by == OtherRules::None || !is_led {
+    let may_be_led = cx.planner.settings().mode.properties().led_by != OtherRules::None;
+    if !found.as_ref().map_or(may_be_led, |found| found.is_led_by_rules) {
         return Ok(found.is_some_and(|found| found.is_complete));
     }
     cx.planner.set_led_by_rules(family, true);

@@ -217,7 +217,7 @@ impl FormerMode {
         let Some(backends) = self.backends.clone() else { return CleanupReport::default() };
         let settings = self.settings.clone();
         let removing = self.at_work.spawn_blocking(move || match removal {
-            Removal::OtherModes => cleanup::other_modes(settings.mode, &backends),
+            Removal::OtherModes => cleanup::other_modes(&settings, &backends),
             Removal::Ipvs => cleanup::ipvs_mode(&settings, &backends),
         });
         removing.await.unwrap_or_else(|error| {

@@ -142,7 +142,7 @@ impl Left {
             left::by_ipvs(&wanted.settings)?
         };
         let rules = (by_ipvs.virtual_servers == 0)
-            .then(|| left::rules_beside(mode, wanted.variant))
+            .then(|| left::rules_beside(&wanted.settings, wanted.variant))
             .transpose()?;
         Ok(Self { by_ipvs, rules })
     }

@@ -95,7 +95,7 @@ fn write_state(
         write_ipvs(configured, leaves(Mode::has_virtual_servers), out)?;
     }
     if leaves(Mode::leads_by_rules) {
-        let beside = left::rules_beside(to, configured.variant)?;
+        let beside = left::rules_beside(&configured.settings, configured.variant)?;
         writeln!(out, "rules: {beside}; connections that they led go on")?;
     }
     if leaves(Mode::balances_by_rules) {

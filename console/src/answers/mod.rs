@@ -15,6 +15,7 @@ pub mod plan;
 pub mod question;
 pub mod service;
 pub mod services;
+pub mod sets;
 pub mod status;
 pub mod takeover;
 pub mod top;

@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 use axum::extract::State;
 use plan::model::Family;
 use plan::op::PartKind;
+use plan::rule_set::nft;
 use plan::sets::SetId;
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
@@ -78,9 +79,13 @@ pub struct ProgramStatus {
     /// Version of IPVS; none: the mode does without it.
     #[serde(default)]
     pub ipvs_version: Option<String>,
-    /// Version of ipset's protocol; none: the mode does without sets.
+    /// Version of ipset's protocol; none: the mode does without sets, or they are in nf_tables.
     #[serde(default)]
     pub ipset_protocol: Option<u8>,
+    /// Tables of nf_tables that have the sets and rules; none: they are in ipset and iptables. A kernel with owners of
+    /// tables lets no other program change them.
+    #[serde(default)]
+    pub nftables: Option<String>,
 }
 
 /// An iptables program.
@@ -301,6 +306,7 @@ pub async fn status(desk: &Desk) -> Result<Status, FailureAnswer> {
             iptables: iptables(versions),
             ipvs_version: versions.ipvs.clone(),
             ipset_protocol: versions.ipset_protocol,
+            nftables: settings.has_tables().then(|| nft::TABLE.to_owned()),
         },
         mode: ModeStatus {
             served: settings.mode.name().to_owned(),

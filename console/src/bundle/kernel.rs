@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use plan::model::Family;
 
 use super::Bundle;
+use crate::answers::sets::Sets;
 use kernel::link::Links;
 use kernel::route::Routes;
 use kernel::rules::{Backend, Rules};
@@ -14,6 +15,8 @@ use kernel::rules::{Backend, Rules};
 pub fn add_to(bundle: &mut Bundle) {
     bundle.add("kernel/ipvs.txt", ipvs().map_err(|error| error.to_string()));
     bundle.add("kernel/ipset.txt", ipset().map_err(|error| error.to_string()));
+    let sets = Sets::read().map_err(|error| error.to_string());
+    bundle.add("kernel/sets.txt", sets.map(|sets| sets.text()));
     for rules in Family::BOTH.into_iter().flat_map(Rules::installed) {
         let saved = rules.saved().map_err(|error| error.to_string());
         bundle.add(&format!("kernel/{}.txt", program(&rules)), saved);

@@ -10,6 +10,7 @@ pub mod plan;
 pub mod preflight;
 pub mod service;
 pub mod services;
+pub mod sets;
 pub mod source;
 pub mod status;
 pub mod support_bundle;
@@ -77,6 +78,7 @@ enum Command {
     Drain(drain::DrainArguments),
     Undrain(drain::UndrainArguments),
     Preflight(preflight::Arguments),
+    Sets(sets::Arguments),
     SupportBundle(support_bundle::Arguments),
     Trace(trace::Arguments),
     Connections(connections::Arguments),
@@ -185,6 +187,7 @@ impl Command {
             Self::Drain(arguments) => drain::drain(&arguments, session),
             Self::Undrain(arguments) => drain::undrain(&arguments, session),
             Self::Preflight(arguments) => preflight::run(&arguments, session),
+            Self::Sets(arguments) => sets::run(&arguments, session),
             Self::SupportBundle(arguments) => support_bundle::run(&arguments, session),
             Self::Trace(arguments) => trace::run(&arguments, session),
             Self::Connections(arguments) => connections::run(&arguments, session),

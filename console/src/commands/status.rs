@@ -178,6 +178,7 @@ fn versions_text(program: &ProgramStatus) -> String {
     }
     words.extend(program.ipvs_version.iter().map(|version| format!("IPVS {version}")));
     words.extend(program.ipset_protocol.iter().map(|version| format!("ipset protocol {version}")));
+    words.extend(program.nftables.iter().map(|table| format!("nf_tables (tables {table})")));
     words.join(", ")
 }
 

@@ -16,14 +16,17 @@ impl Linux {
         let is_used = self.mode.uses(PartKind::Link);
         let link = self.index().map_err(|error| ReadError::new("network interfaces", error))?;
         self.deprecate_some();
-        let untouched = self.rules.untouched();
+        let (untouched, set_entries) = match &self.tables {
+            Some(tables) => tables.look(&self.families),
+            None => (self.rules.untouched(), self.set_entries()?),
+        };
         self.rules_stand(&untouched);
         let (n_virtual_servers, has_listed) = self.number_of_virtual_servers()?;
         Ok(DriftCheck {
             link: is_used && link.is_some(),
             n_virtual_servers,
             has_listed,
-            set_entries: self.set_entries()?,
+            set_entries,
             untouched,
             // Last: asking IPVS for anything loads its module again, with new sysctls.
             sysctls: self.differing_sysctls(),

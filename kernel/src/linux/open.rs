@@ -11,9 +11,11 @@ use super::flows::SharedConntrack;
 use super::rules::SharedRules;
 use super::sets::{ForeignSets, SharedSets};
 use super::sysctls::Kept;
+use super::tables::SharedTables;
 use super::{Linux, ReadError, grow};
 use crate::link::{AddressScope, Links};
 use crate::loaded;
+use crate::nftables::OwnTables;
 use crate::route::Routes;
 use crate::rules::Rules;
 use crate::sysctl;
@@ -38,6 +40,31 @@ impl Linux {
         }
         linux.bridges = Bridges::new(sysctl::ROOT, linux.families.clone());
         Ok(linux)
+    }
+
+    /// Opens what IPVS mode uses where its sets and rules are in tables of nf_tables, for these families.
+    ///
+    /// # Errors
+    /// When IPVS or nf_tables is not there.
+    pub fn open_with_tables(families: Vec<Family>) -> Result<Self, ReadError> {
+        ipvs::Client::open().map_err(|error| ReadError::new("IPVS", error))?;
+        let mut linux = Self::with_tables(OwnTables::open(&families)?, families)?;
+        linux.bridges = Bridges::new(sysctl::ROOT, linux.families.clone());
+        Ok(linux)
+    }
+
+    /// The same without changing anything: for a [`KernelReader`](crate::reader::KernelReader).
+    ///
+    /// # Errors
+    /// When a part exists and cannot be opened.
+    pub fn read_with_tables(families: Vec<Family>) -> Result<Self, ReadError> {
+        Self::with_tables(OwnTables::open_to_read(&families)?, families)
+    }
+
+    fn with_tables(tables: OwnTables, families: Vec<Family>) -> Result<Self, ReadError> {
+        let linux = Self::open_to_read(HashMap::default(), Mode::Ipvs)?;
+        let tables = Some(SharedTables::new(tables));
+        Ok(Self { families, tables, ipset: None, ..linux })
     }
 
     /// The same without changing anything, and without a warning about the host: for a
@@ -74,6 +101,7 @@ impl Linux {
             families: rules.keys().copied().collect(),
             rules: SharedRules::open(rules).map_err(|error| cannot("rules")(&error))?,
             set_reader: SharedSets::new(reader, foreign_sets.clone()),
+            tables: None,
             foreign_sets,
             is_crowded: false,
             index: None,

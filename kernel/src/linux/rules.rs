@@ -9,6 +9,7 @@ use plan::model::Family;
 use plan::rule_set::RuleSet;
 
 use super::{ReadError, Refusal, RefusalClass, RuleRepairer, RuleSetReading};
+use crate::nftables::{own_chains_lead, remove_own_chains};
 use crate::rules::fingerprint::RulesWatch;
 use crate::rules::{Backend, Rules};
 
@@ -56,6 +57,11 @@ impl SharedRules {
     }
 }
 
+/// True if chains of mode ipvs in nf_tables lead connections although these rules are to.
+fn is_behind_own_chains(rule_set: &RuleSet) -> Result<bool, nftables::Error> {
+    Ok(rule_set.has_dispatch() && own_chains_lead(rule_set.family())?)
+}
+
 impl RuleRepairer for SharedRules {
     fn read_rule_set(&self, family: Family) -> Result<RuleSetReading, ReadError> {
         self.lock().compare_rule_set(family)
@@ -96,6 +102,10 @@ impl LinuxRules {
                 }
             }
         }
+        if is_behind_own_chains(rule_set).unwrap_or(true) {
+            remove_own_chains(family)
+                .map_err(|error| Refusal::new(Refusal::class_of(error.raw_os_error()), error))?;
+        }
         Ok(())
     }
 
@@ -110,15 +120,22 @@ impl LinuxRules {
         let comparison = watch
             .check_and_read(rules, rule_set)
             .map_err(|error| ReadError::new(format!("{family} rules"), error))?;
+        let is_behind = is_behind_own_chains(rule_set)
+            .map_err(|error| ReadError::new(format!("{family} rules"), error))?;
         let mut differences = String::new();
         if !comparison.matches() {
             differences = comparison.to_string();
             tracing::debug!(%family, "rules differ: {differences}");
         }
+        if is_behind {
+            differences
+                .push_str("\nchains of the table kube-ipvs in nf_tables come before these rules");
+        }
         Ok(RuleSetReading {
-            is_complete: comparison.matches(),
+            is_complete: comparison.matches() && !is_behind,
             differences,
-            is_led_by_rules: comparison.is_led_by_rules,
+            is_led_by_rules: comparison.is_led_by_rules
+                || is_behind && rule_set.mode().leads_by_rules(),
         })
     }
 

@@ -1,5 +1,4 @@
-//! Base chains of the hook `input` that are not iptables', and whether they let a packet pass that none of their
-//! rules names.
+//! Base chains of other programs at a hook of the filter, and whether they let a packet pass that none of their rules names.
 
 use nftables::{BaseChain, Chain, Client, Error, Expression, Family, Hook, Name, Policy, Verdict};
 
@@ -9,9 +8,10 @@ use crate::packet_fate::{self, Fate, Step};
 /// Tables of iptables-nft.
 const OF_IPTABLES: [&str; 5] = ["filter", "mangle", "nat", "raw", "security"];
 
-/// A base chain of the hook `input`, of a table that is none of iptables'.
+/// A base chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct InputChain {
+pub(crate) struct FilterChain {
+    pub(crate) hook: FilterHook,
     pub(crate) table: String,
     pub(crate) name: String,
     /// The end of a packet that no rule names; none if it passes.
@@ -27,31 +27,48 @@ pub(crate) enum Closing {
     Rule,
 }
 
-/// Returns the base chains of the hook `input` outside of iptables' tables.
+/// A hook at which packets are let through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FilterHook {
+    /// Packets to the node, of clients to Services among them.
+    Input,
+    /// Packets through the node, of endpoints to clients among them.
+    Forward,
+}
+
+/// Returns the base chains of a hook, those in iptables' tables as well if they are asked for.
 ///
 /// # Errors
 /// When chains or rules could not be listed. A kernel without nf_tables has none.
-pub(crate) fn input_chains() -> Result<Vec<InputChain>, Error> {
+pub(crate) fn filter_chains(
+    hook: FilterHook,
+    with_iptables: bool,
+) -> Result<Vec<FilterChain>, Error> {
     let chains = none_if_unsupported(Client::open().and_then(|mut client| client.list_chains()))?;
     let mut found = Vec::new();
     for chain in &chains {
-        let Some(base) = of_input(chain) else { continue };
+        let Some(base) = of_hook(chain, hook, with_iptables) else { continue };
         let closing = match base.policy {
             Policy::Drop => Some(Closing::Policy),
             _ => refuses_by_rule(chain)?.then_some(Closing::Rule),
         };
         let (table, name) = (chain.table.name.to_string(), chain.name.to_string());
-        found.push(InputChain { table, name, closing });
+        found.push(FilterChain { hook, table, name, closing });
     }
     Ok(found)
 }
 
-/// Returns the hook's side of a chain that is a base chain of the hook `input`, and none of iptables'.
-fn of_input(chain: &Chain) -> Option<BaseChain> {
+/// Returns the hook's side of a chain that is a base chain of the hook.
+fn of_hook(chain: &Chain, hook: FilterHook, with_iptables: bool) -> Option<BaseChain> {
     let (family, table) = (chain.table.family, chain.table.name.as_str());
     let is_ip = [Family::Inet, Family::Ipv4, Family::Ipv6].contains(&family);
     let is_of_iptables = family != Family::Inet && OF_IPTABLES.contains(&table);
-    chain.base.filter(|base| is_ip && base.hook == Hook::Input && !is_of_iptables)
+    let hook = match hook {
+        FilterHook::Input => Hook::Input,
+        FilterHook::Forward => Hook::Forward,
+    };
+    let is_asked = is_ip && (with_iptables || !is_of_iptables);
+    chain.base.filter(|base| is_asked && base.hook == hook)
 }
 
 fn refuses_by_rule(chain: &Chain) -> Result<bool, Error> {

@@ -7,20 +7,26 @@
 
 use std::fmt::Display;
 use std::ops::Range;
+use std::thread;
+use std::time::Instant;
 
-use nftables::{Batch, Client, Data, Element, Error, Name, SetSpec, TableFlags, TableId};
+use nftables::{Batch, Client, Data, Element, Error, Name, SetSpec, Table, TableFlags, TableId};
 use plan::actual::ActualSet;
 use plan::capacity::Capacity;
 use plan::hash::{HashMap, HashSet};
 use plan::kernel_objects::Entry;
 use plan::model::Family;
 use plan::op::Op;
-use plan::rule_set::RuleSetSettings;
+use plan::rule_set::RuleSet;
 use plan::rule_set::nft::{self, SourceRanges};
 use plan::sets::{SetId, SetType};
 
+use super::pacing::Pacing;
 use super::words::{self, Translator};
 use crate::{ReadError, Refusal, RefusalClass};
+
+/// Name of a table that is only tried.
+const TRIED: &str = "kube-ipvs-try";
 
 /// Bytes that an element's message has at most: names, and a key of 40 bytes.
 const ELEMENT_MESSAGE: usize = 160;
@@ -33,12 +39,19 @@ pub struct OwnTables {
     name: Name,
     /// Flags that this kernel takes for a table.
     flags: TableFlags,
-    /// Settings that decide the rules of each family, as they are desired.
-    desired: HashMap<Family, RuleSetSettings>,
+    /// Desired rules of each family.
+    desired: HashMap<Family, RuleSet>,
     /// Lengths of networks that have a set.
     ranges: SourceRanges,
-    /// Families whose rules lead to all sets of networks that there are.
+    /// Families whose rules were written, or found complete, and lead to all sets of networks that there are.
     has_rules: HashSet<Family>,
+    /// Number of elements of each set that was read or made, with what was written since.
+    counts: HashMap<SetId, u32>,
+    /// The tables that the counts are of, by their handles.
+    handles: HashMap<Family, u64>,
+    /// The kernel's rules as they were when others were last known to have changed nothing of ours.
+    generation: Option<u32>,
+    pacing: Pacing,
 }
 
 /// A change of a set, in the words of nf_tables.
@@ -54,26 +67,87 @@ enum SetChange {
 type Built = (Batch, Vec<Option<usize>>);
 
 impl OwnTables {
-    /// Finds out how this kernel takes our tables. Nothing is made.
+    /// Opens tables to write them, and finds out how this kernel takes them. Those that are there are claimed.
     ///
     /// # Errors
-    /// When it does not take them, with the object that it lacks something for.
+    /// When the kernel does not take them, or another process owns one.
     pub fn open(families: &[Family]) -> Result<Self, ReadError> {
-        let unread = |error: &dyn Display| ReadError::new("nf_tables", error);
-        let mut tables = Self {
-            client: Client::open().map_err(|error| unread(&error))?,
-            name: Name::new(nft::TABLE).map_err(|error| unread(&error))?,
+        let mut tables = Self::open_named(nft::TABLE)?;
+        tables.find_flags(families).map_err(unread)?;
+        for family in families {
+            let Some(found) = tables.find(*family).map_err(unread)? else { continue };
+            let id = tables.table(*family);
+            if let Some(port) = found.owner {
+                let reason = format!(
+                    "the table {id} belongs to another process, by its netlink port {port}, which is often its pid: \
+                     end the other kube-ipvs of this node"
+                );
+                return Err(ReadError::new("nf_tables", reason));
+            }
+            let mut batch = Batch::new();
+            if tables.flags.contains(TableFlags::PERSIST)
+                && !found.flags.contains(TableFlags::PERSIST)
+            {
+                // A table that has lost its owner keeps this flag. One without it cannot be given an owner any more
+                // (`nf_tables_updtable` in net/netfilter/nf_tables_api.c).
+                tracing::warn!("the table {id} was restored by another program, and is made anew");
+                batch.delete_table(&id);
+            } else {
+                batch.create_table(&id, tables.flags);
+            }
+            tables.client.commit(batch).map_err(unread)?;
+        }
+        match tables.find_sets(families)? {
+            None => Ok(tables),
+            // Linux 5.10 takes a set of another type for the one that it is asked for.
+            Some(set) => Err(ReadError::new(
+                format!("set {set} of the tables {}", nft::TABLE),
+                "its elements are of another type than ours, so no kube-ipvs made it: kube-ipvs --cleanup removes the \
+                 tables",
+            )),
+        }
+    }
+
+    /// Opens tables to read them alone.
+    ///
+    /// # Errors
+    /// When this kernel has no nf_tables, or the sets cannot be listed.
+    pub fn open_to_read(families: &[Family]) -> Result<Self, ReadError> {
+        let mut tables = Self::open_named(nft::TABLE)?;
+        let _foreign = tables.find_sets(families)?;
+        Ok(tables)
+    }
+
+    /// Checks that this kernel takes a table of these rules. Nothing is made, whoever owns ours.
+    ///
+    /// # Errors
+    /// With the object that the kernel lacks something for.
+    pub fn try_rules(rule_set: RuleSet) -> Result<(), ReadError> {
+        let family = rule_set.family();
+        let mut tables = Self::open_named(TRIED)?;
+        tables.find_flags(&[family]).map_err(unread)?;
+        tables.desire(rule_set);
+        let batch = tables.batch_of_rules(family);
+        let batch = batch.map_err(|refusal| ReadError::new("nf_tables", refusal))?;
+        tables.client.check(&batch).map_err(unread)
+    }
+
+    fn open_named(name: &str) -> Result<Self, ReadError> {
+        Ok(Self {
+            client: Client::open().map_err(unread)?,
+            name: Name::new(name).map_err(|error| ReadError::new("nf_tables", error))?,
             flags: TableFlags::OWNER | TableFlags::PERSIST,
             desired: HashMap::default(),
             ranges: SourceRanges::default(),
             has_rules: HashSet::default(),
-        };
-        tables.find_flags(families).map_err(|error| unread(&error))?;
-        tables.find_ranges(families).map_err(|error| unread(&error))?;
-        Ok(tables)
+            counts: HashMap::default(),
+            handles: HashMap::default(),
+            generation: None,
+            pacing: Pacing::default(),
+        })
     }
 
-    /// Leaves out flags that this kernel does not know.
+    /// Leaves out flags that this kernel does not know. A table of another name tells, since ours may have an owner.
     fn find_flags(&mut self, families: &[Family]) -> Result<(), Error> {
         match self.check(families) {
             Err(error) if error.is_unsupported() => {
@@ -85,25 +159,52 @@ impl OwnTables {
     }
 
     fn check(&mut self, families: &[Family]) -> Result<(), Error> {
+        let Ok(name) = Name::new(TRIED) else { return Ok(()) };
         let mut batch = Batch::new();
-        families.iter().for_each(|family| batch.create_table(&self.table(*family), self.flags));
+        for family in families {
+            let table = TableId::new(words::family_of(*family), name.clone());
+            batch.create_table(&table, self.flags);
+        }
         self.client.check(&batch)
     }
 
-    /// Finds the lengths that an earlier process has made sets for.
-    fn find_ranges(&mut self, families: &[Family]) -> Result<(), Error> {
+    /// Finds the lengths that an earlier process has made sets for. Returns the name of a set of another type than ours.
+    fn find_sets(&mut self, families: &[Family]) -> Result<Option<Name>, ReadError> {
+        let mut foreign = None;
         for family in families {
             let found = match self.client.list_sets(&self.table(*family)) {
                 Err(error) if error.is_not_found() => continue,
-                found => found?,
+                found => found.map_err(unread)?,
             };
             for set in found {
-                if let Some(length) = nft::length_of(*family, set.name.as_str()) {
+                let length = nft::length_of(*family, set.name.as_str());
+                let spec = match (length, SetId::by_name(set.name.as_str())) {
+                    (Some(_), _) => words::set_spec(nft::networks(*family)),
+                    (None, Some(set)) => words::set_spec(set),
+                    (None, None) => continue,
+                };
+                if set.spec != spec {
+                    foreign = Some(set.name);
+                } else if let Some(length) = length {
                     self.ranges.add(*family, length);
                 }
             }
         }
-        Ok(())
+        Ok(foreign)
+    }
+
+    /// Returns a family's table; none if it is not there.
+    fn find(&mut self, family: Family) -> Result<Option<Table>, Error> {
+        match self.client.table(&self.table(family)) {
+            Err(error) if error.is_not_found() => Ok(None),
+            table => table.map(Some),
+        }
+    }
+
+    /// Counts netlink requests and sends so far.
+    #[must_use]
+    pub fn traffic(&self) -> netlink::Traffic {
+        self.client.traffic()
     }
 
     fn table(&self, family: Family) -> TableId {
@@ -111,20 +212,67 @@ impl OwnTables {
     }
 
     /// Sets the desired rules of a family.
-    pub fn desire(&mut self, family: Family, settings: RuleSetSettings) {
-        self.desired.insert(family, settings);
+    pub fn desire(&mut self, rule_set: RuleSet) {
+        if self.desired.get(&rule_set.family()) != Some(&rule_set) {
+            self.has_rules.remove(&rule_set.family());
+            self.desired.insert(rule_set.family(), rule_set);
+        }
     }
 
     /// Writes the rules of a family, all of them, in one transaction.
+    ///
+    /// # Errors
+    /// The kernel's refusal. Nothing has changed then.
     pub fn write_rules(&mut self, family: Family) -> Result<(), Refusal> {
-        let Some(settings) = self.desired.get(&family) else { return Ok(()) };
-        let chains = nft::chains(family, settings, &self.ranges);
-        let present = self.client.list_chains().map_err(|error| refusal(&error))?;
+        let batch = self.batch_of_rules(family)?;
+        self.commit(batch).map_err(|error| refusal(&error))?;
+        self.has_rules.insert(family);
+        Ok(())
+    }
+
+    /// Waits before the transaction if many were before and other programs have tables. Before the rules are there, sets
+    /// are filled at once.
+    fn commit_paced(&mut self, batch: Batch) -> Result<(), Error> {
+        if !self.has_rules.is_empty() {
+            let delay = self.pacing.delay(Instant::now());
+            if !delay.is_zero()
+                && self.client.list_tables()?.iter().any(|it| it.id.name != self.name)
+            {
+                thread::sleep(delay);
+            }
+        }
+        self.commit(batch)
+    }
+
+    fn commit(&mut self, batch: Batch) -> Result<(), Error> {
+        let before = self.client.generation()?.id;
+        self.client.commit(batch)?;
+        let after = self.client.generation()?.id;
+        // Not if another program has written meanwhile.
+        if self.generation == Some(before) && after == before.wrapping_add(1) {
+            self.generation = Some(after);
+        }
+        Ok(())
+    }
+
+    fn batch_of_rules(&mut self, family: Family) -> Result<Batch, Refusal> {
+        let chains = self.desired_chains(family);
+        let mut present = self.client.list_chains().map_err(|error| refusal(&error))?;
         let table = self.table(family);
         let mut batch = Batch::new();
         batch.create_table(&table, self.flags);
         for (name, spec) in sets(family, &self.ranges).map_err(|error| unencodable(&error))? {
             batch.create_set(&table, &name, spec);
+        }
+        present.retain(|chain| chain.table == table);
+        present.iter().for_each(|chain| batch.flush_chain(&table, &chain.name));
+        for found in present {
+            let is_same = |chain: &&nft::Chain| {
+                chain.name == found.name.as_str() && chain.hook.map(words::base_chain) == found.base
+            };
+            if !chains.iter().any(|chain| is_same(&chain)) {
+                batch.delete_chain(&table, &found.name);
+            }
         }
         let mut names = Vec::with_capacity(chains.len());
         for chain in &chains {
@@ -133,37 +281,32 @@ impl OwnTables {
                 None => batch.create_chain(&table, &name),
                 Some(hook) => batch.create_base_chain(&table, &name, words::base_chain(hook)),
             }
-            batch.flush_chain(&table, &name);
             names.push(name);
         }
-        let surplus: Vec<&Name> = present
-            .iter()
-            .filter(|chain| chain.table == table && !names.contains(&chain.name))
-            .map(|chain| &chain.name)
-            .collect();
-        surplus.iter().for_each(|name| batch.flush_chain(&table, name));
-        surplus.iter().for_each(|name| batch.delete_chain(&table, name));
         for (chain, name) in chains.iter().zip(&names) {
             append(&mut batch, (family, &table), chain, name)?;
         }
-        self.client.commit(batch).map_err(|error| refusal(&error))?;
-        self.has_rules.insert(family);
-        Ok(())
+        Ok(batch)
+    }
+
+    fn desired_chains(&self, family: Family) -> Vec<nft::Chain> {
+        self.desired.get(&family).map(|rules| rules.nft_chains(&self.ranges)).unwrap_or_default()
     }
 
     /// Compares the rules of a family with the desired ones. Returns what differs, in words; none: they are the same.
     pub fn compare_rules(&mut self, family: Family) -> Result<Option<String>, ReadError> {
         let unread = |error: &dyn Display| ReadError::new(format!("{family} rules"), error);
-        let Some(settings) = self.desired.get(&family) else { return Ok(None) };
         let (table, translator) = (self.table(family), Translator(family));
         let mut present = self.client.list_chains().map_err(|error| unread(&error))?;
         present.retain(|chain| chain.table == table);
         let mut rules: HashMap<Name, Vec<Vec<nftables::Expression>>> = HashMap::default();
-        for rule in self.client.list_rules(&table, None).map_err(|error| unread(&error))? {
-            rules.entry(rule.chain).or_default().push(rule.expressions);
+        if !present.is_empty() {
+            for rule in self.client.list_rules(&table, None).map_err(|error| unread(&error))? {
+                rules.entry(rule.chain).or_default().push(rule.expressions);
+            }
         }
         let mut differences = Vec::new();
-        for chain in nft::chains(family, settings, &self.ranges) {
+        for chain in self.desired_chains(family) {
             let name = Name::new(chain.name).map_err(|error| unread(&error))?;
             let Some(at) = present.iter().position(|found| found.name == name) else {
                 differences.push(format!("chain {name} of table {table} is missing"));
@@ -190,6 +333,66 @@ impl OwnTables {
             return Ok(None);
         }
         Ok(Some(differences.join("; ")))
+    }
+
+    /// Looks for signs that another program changed a family's table, at constant cost, and forgets what is not certain
+    /// any more. Returns whether the rules are certainly untouched.
+    ///
+    /// # Errors
+    /// When the table cannot be read.
+    pub fn is_untouched(&mut self, family: Family) -> Result<bool, Error> {
+        let Some(table) = self.find(family)? else {
+            self.handles.remove(&family);
+            self.forget(family);
+            return Ok(false);
+        };
+        let is_another =
+            self.handles.insert(family, table.handle).is_some_and(|it| it != table.handle);
+        let is_owned = self.flags.contains(TableFlags::OWNER);
+        let is_lost = is_owned && table.owner != Some(self.client.port()?);
+        if is_another || is_lost {
+            self.forget(family);
+        }
+        if is_lost {
+            // The socket was opened again.
+            let mut batch = Batch::new();
+            batch.create_table(&table.id, self.flags);
+            self.client.commit(batch)?;
+        } else if !is_owned {
+            self.look_for_changes()?;
+        }
+        Ok(self.has_rules.contains(&family))
+    }
+
+    /// Has all tables read again if anything in nf_tables changed that was not ours. An element that another program took
+    /// out is seen if this kernel counts them (Linux 6.18, `NFTA_SET_COUNT`), else by the audit.
+    fn look_for_changes(&mut self) -> Result<(), Error> {
+        let now = self.client.generation()?.id;
+        if self.generation.replace(now) == Some(now) {
+            return Ok(());
+        }
+        self.has_rules.clear();
+        let families: HashSet<Family> = self.counts.keys().map(|set| set.family).collect();
+        for family in families {
+            let found = self.client.list_sets(&self.table(family))?;
+            self.counts.retain(|set, count| {
+                let there = found.iter().find(|it| it.name.as_str() == set.name());
+                *count = there.and_then(|it| it.count).unwrap_or(*count);
+                set.family != family || there.is_some()
+            });
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self, family: Family) {
+        self.has_rules.remove(&family);
+        self.counts.retain(|set, _| set.family != family);
+    }
+
+    /// Returns the number of elements of a set; none: it is not known.
+    #[must_use]
+    pub fn count(&self, set: SetId) -> Option<u32> {
+        self.counts.get(&set).copied()
     }
 
     /// Carries out operations on sets, in their order, and returns a result for each.
@@ -229,13 +432,9 @@ impl OwnTables {
                     continue;
                 }
             };
-            let error = match self.client.commit(batch) {
+            let error = match self.commit_paced(batch) {
                 Ok(()) => {
-                    for (_, op) in &left {
-                        if let Some((family, length)) = network_length(op) {
-                            self.ranges.add(family, length);
-                        }
-                    }
+                    left.iter().for_each(|(_, op)| self.note(op));
                     return;
                 }
                 Err(error) => error,
@@ -250,7 +449,8 @@ impl OwnTables {
                 .collect();
             if refused.is_empty() {
                 // It is about the transaction, or a table, or not known.
-                left.iter().for_each(|(place, _)| fail(*place, refusal(&error)));
+                let refusal = refusal(&error);
+                left.iter().for_each(|(place, _)| fail(*place, refusal.clone()));
                 return;
             }
             left.retain(|(place, op)| {
@@ -263,6 +463,27 @@ impl OwnTables {
                 }
                 false
             });
+        }
+    }
+
+    /// Takes in that an operation was carried out.
+    fn note(&mut self, op: &Op) {
+        if let Some((family, length)) = network_length(op) {
+            self.ranges.add(family, length);
+        }
+        match op {
+            Op::CreateSet(set, _) => drop(self.counts.entry(*set).or_default()),
+            Op::AddEntry(set, _) => {
+                if let Some(count) = self.counts.get_mut(set) {
+                    *count = count.saturating_add(1);
+                }
+            }
+            Op::RemoveEntry(set, _) => {
+                if let Some(count) = self.counts.get_mut(set) {
+                    *count = count.saturating_sub(1);
+                }
+            }
+            _ => {}
         }
     }
 
@@ -306,14 +527,14 @@ impl OwnTables {
         let table = self.table(family);
         let name = Name::new(nft::set_name(family, length)).map_err(|error| unencodable(&error))?;
         batch.create_set(&table, &name, words::set_spec(nft::networks(family)));
-        let Some(settings) = self.desired.get(&family).filter(|_| self.has_rules.contains(&family))
-        else {
-            return Ok(());
-        };
-        let chain = nft::source_ranges(family, settings, ranges);
-        let name = Name::new(chain.name).map_err(|error| unencodable(&error))?;
-        batch.flush_chain(&table, &name);
-        append(batch, (family, &table), &chain, &name)
+        let rules = self.desired.get(&family).filter(|_| self.has_rules.contains(&family));
+        let chains = rules.map(|rules| rules.nft_chains(ranges)).unwrap_or_default();
+        for chain in chains.iter().filter(|chain| chain.name == nft::SOURCE_RANGES) {
+            let name = Name::new(chain.name).map_err(|error| unencodable(&error))?;
+            batch.flush_chain(&table, &name);
+            append(batch, (family, &table), chain, &name)?;
+        }
+        Ok(())
     }
 
     /// Reads a set with its entries; none if there is no such set.
@@ -334,6 +555,11 @@ impl OwnTables {
                 }
             }
         }
+        let count = u32::try_from(entries.len() + n_unknown).unwrap_or(u32::MAX);
+        match exists {
+            true => self.counts.insert(set, count),
+            false => self.counts.remove(&set),
+        };
         Ok(exists.then_some(ActualSet { entries, n_unknown, capacity: Capacity::new(u32::MAX) }))
     }
 
@@ -408,4 +634,8 @@ fn refusal(error: &Error) -> Refusal {
         Refusal::class_of(error.raw_os_error())
     };
     Refusal::new(class, error)
+}
+
+fn unread(error: Error) -> ReadError {
+    ReadError::new("nf_tables", error)
 }

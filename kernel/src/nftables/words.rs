@@ -215,6 +215,7 @@ impl Translator {
         let second = Register::at(behind_address + 2);
         match key {
             Key::Address => to.push(address(destination, FIRST)),
+            Key::SourceAddress => to.push(address(source, FIRST)),
             Key::Frontend => frontend(destination),
             Key::SourceFrontend => frontend(source),
             Key::FrontendAndSource => {

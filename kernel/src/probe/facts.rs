@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use netlink::{Socket, generic};
 use plan::model::{Family, Protocol};
 use plan::scheduler::SchedulerName;
+use plan::settings::RuleForm;
 
 use super::super::sysctl::{self, Sysctl};
 use super::super::{Refusal, RefusalClass};
@@ -24,7 +25,9 @@ pub struct Facts {
     pub net_raw: Option<bool>,
     /// What only mode ipvs needs; none: not asked, since the mode is another one.
     pub of_ipvs: Option<IpvsFacts>,
-    /// `Ok` if iptables works, with all that the mode's rules are made of.
+    /// Form of rules that was tried.
+    pub rule_form: RuleForm,
+    /// `Ok` if iptables works, or nf_tables in the other form, with all that the mode's rules are made of.
     pub iptables_v4: Result<(), ProbeError>,
     /// The same of ip6tables; none: not asked, since there is no IPv6.
     pub iptables_v6: Option<Result<(), ProbeError>>,
@@ -118,6 +121,7 @@ pub fn gather(root: &ProcRoot, wanted: &[Sysctl], attempts: &mut Attempts<'_>) -
         net_admin: root.has_capability(CAP_NET_ADMIN),
         net_raw: root.has_capability(CAP_NET_RAW),
         of_ipvs,
+        rule_form: RuleForm::Iptables,
         iptables_v4: (attempts.iptables)(Family::V4),
         iptables_v6: (ipv6 == Ipv6::Available).then(|| (attempts.iptables)(Family::V6)),
         ipv6,

@@ -11,6 +11,7 @@ fn mk_facts() -> Facts {
     Facts {
         net_admin: Some(true),
         net_raw: Some(true),
+        rule_form: RuleForm::Iptables,
         of_ipvs: Some(mk_ipvs_facts()),
         iptables_v4: Ok(()),
         iptables_v6: Some(Ok(())),

@@ -6,12 +6,14 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use plan::kernel_objects::{Entry, LINK};
 use plan::model::Family;
+use plan::rule_set::nft;
 use plan::settings::Settings;
 
 use super::CleanupReport;
 use super::rules::RemovalScope;
 use super::state::{self, LinkRemoval, StateRemoval};
 use kernel::leftovers::{FoundLeftovers, Leftovers};
+use kernel::nftables;
 use kernel::rules::Rules;
 
 /// Removes from the calling thread's network namespace what kube-proxy's mode ipvs does not know:
@@ -40,6 +42,21 @@ pub fn hand_over(chosen: &Settings) -> CleanupReport {
             return report;
         }
     };
+    match nftables::families_with(nft::TABLE) {
+        Ok(families) if families.is_empty() => {}
+        Ok(_) => {
+            report.failures.push(format!(
+                "the sets and rules are in tables {} of nf_tables, which kube-proxy does not know, so nothing is removed: \
+                 set ruleBackend: iptables, let kube-ipvs start once in mode ipvs, stop it, and run --hand-over again",
+                nft::TABLE
+            ));
+            return report;
+        }
+        Err(error) => {
+            report.failures.push(format!("cannot look for tables of nf_tables: {error}"));
+            return report;
+        }
+    }
     let (addresses, networks): (Vec<IpNet>, Vec<IpNet>) =
         found.actual.routes.iter().partition(|route| route.prefix_len() == route.max_prefix_len());
     if let Some(first) = networks.iter().min() {

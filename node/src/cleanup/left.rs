@@ -8,7 +8,7 @@ use plan::mode::Mode;
 use plan::model::Family;
 use plan::settings::Settings;
 
-use super::{NFTABLES_TABLE, rules, scope, state};
+use super::{rules, scope, state};
 use crate::mode;
 use kernel::ReadError;
 use kernel::leftovers::{Connections, Leftovers};
@@ -54,11 +54,11 @@ pub fn by_ipvs(chosen: &Settings) -> Result<LeftByIpvs, ReadError> {
     })
 }
 
-/// Counts the rules of other modes than this one. Reading them takes up to seconds on a large node.
-pub fn rules_beside(mode: Mode, variant: Variant) -> Result<LeftRules, ReadError> {
+/// Counts the rules of other modes than the chosen one. Reading them takes up to seconds on a large node.
+pub fn rules_beside(chosen: &Settings, variant: Variant) -> Result<LeftRules, ReadError> {
     let mut left = LeftRules::default();
     for (backend, in_use, saved) in saved(variant)? {
-        let scope = scope(mode::of(mode).itself, in_use.as_ref(), backend);
+        let scope = scope(mode::of_settings(chosen).itself, in_use.as_ref(), backend);
         for removal in rules::removals(&saved, scope) {
             left.chains += removal.n_chains;
             left.rules += removal.n_rules;
@@ -85,7 +85,7 @@ pub fn of_other_programs(chosen: &Settings) -> Result<usize, ReadError> {
 
 /// Returns the families that have a table of kube-proxy's mode nftables.
 pub fn nftables_families() -> Result<Vec<Family>, ReadError> {
-    nftables::families_with(NFTABLES_TABLE)
+    nftables::families_with(nftables::KUBE_PROXY)
         .map_err(|error| ReadError::new("nftables tables", error))
 }
 

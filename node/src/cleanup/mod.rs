@@ -24,12 +24,14 @@ use plan::kernel_objects::LINK;
 use plan::mode::Mode;
 use plan::model::Family;
 use plan::op::PartKind;
+use plan::rule_set::nft;
 use plan::sets::SetId;
 use plan::settings::Settings;
 
 use crate::mode;
 use kernel::ReadError;
 use kernel::leftovers::Leftovers;
+use kernel::linux::Linux;
 use kernel::nftables;
 use kernel::rules::{Backend, Rules, chain_names};
 use syntax::counted::counted;
@@ -38,9 +40,6 @@ pub use hand_over::hand_over;
 
 use rules::RemovalScope;
 use state::LinkRemoval;
-
-/// kube-proxy's table in its nftables mode, one a family.
-const NFTABLES_TABLE: &str = "kube-proxy";
 
 /// nf_tables lets go of a removed rule's sets some time after the removal, from a work queue
 /// (`nf_tables_trans_destroy_work` in net/netfilter/nf_tables_api.c).
@@ -66,7 +65,7 @@ pub struct CleanupReport {
 #[must_use]
 pub fn all(chosen: &Settings) -> CleanupReport {
     let mut report = CleanupReport::default();
-    report.remove_tables();
+    report.remove_tables(nftables::KUBE_PROXY);
     report.remove_all_of_ipvs(chosen, |_| RemovalScope::Everything);
     report.remove_counters();
     report
@@ -85,7 +84,7 @@ pub fn ipvs_mode(chosen: &Settings, in_use: &HashMap<Family, Backend>) -> Cleanu
         ));
         return report;
     }
-    let mode = mode::of(chosen.mode);
+    let mode = mode::of_settings(chosen);
     report.remove_all_of_ipvs(chosen, |rules| {
         scope(mode.itself, in_use.get(&rules.family()), rules.backend())
     });
@@ -128,32 +127,45 @@ pub fn ipvs_state(chosen: &Settings) -> Result<IpvsState, ReadError> {
     })
 }
 
-/// Removes what kube-proxy's other modes made and ours does not use. To be called when our own
-/// rules carry the traffic; `in_use` says in which kind of iptables each family has them. In the
-/// other kind everything of kube-proxy's goes. In other modes than ipvs, what IPVS mode left stays
-/// until [`ipvs_mode`].
+/// Removes what kube-proxy's other modes made and ours does not use, and what the other form of rules in mode ipvs has.
+/// To be called when our own rules carry the traffic; `in_use` says in which kind of iptables each family has them. In the
+/// other kind everything of kube-proxy's goes. In other modes than ipvs, what IPVS mode left stays until [`ipvs_mode`].
 #[must_use]
-pub fn other_modes(mode: Mode, in_use: &HashMap<Family, Backend>) -> CleanupReport {
+pub fn other_modes(chosen: &Settings, in_use: &HashMap<Family, Backend>) -> CleanupReport {
     let mut report = CleanupReport::default();
-    report.remove_tables();
+    report.remove_tables(nftables::KUBE_PROXY);
+    if !chosen.has_tables() {
+        report.remove_tables(nft::TABLE);
+    }
     for family in Family::BOTH {
         for backend in Backend::BOTH {
-            let kept = mode::of(mode).kept_at_takeover;
+            let kept = mode::of_settings(chosen).kept_at_takeover;
             let scope = scope(kept, in_use.get(&family), backend);
             // At most starts there is nothing, and that takes no program to see.
             let chains = chain_names(family, backend);
-            if chains.is_none_or(|chains| rules::lists_any(&chains, scope))
-                && let Ok(rules) = Rules::open(family, backend.into())
-            {
-                report.remove_rules(&rules, scope);
+            if chains.is_none_or(|chains| rules::lists_any(&chains, scope)) {
+                match Rules::open(family, backend.into()) {
+                    Ok(rules) => report.remove_rules(&rules, scope),
+                    Err(error) if chosen.has_tables() => report.failures.push(format!(
+                        "chains of a proxy are left in the {family} tables of iptables, and no program removes them: \
+                         {error}. Restart the host, or run kube-ipvs --cleanup with iptables once"
+                    )),
+                    Err(_) => {}
+                }
             }
         }
     }
     // In another mode, `ipvs_mode` removes these.
-    if mode.uses(PartKind::VirtualServers) {
+    if chosen.mode.uses(PartKind::VirtualServers) {
         report.remove_counters();
-        match Leftovers::open() {
-            Ok(mut leftovers) => report.destroy_sets(&mut leftovers, &[]),
+        let opened = Leftovers::open().and_then(|mut leftovers| {
+            let has_others = chosen.has_tables() && Linux::has_ipsets();
+            let found = has_others.then(|| leftovers.read()).transpose()?;
+            let sets = found.map(|found| state::removal(&found, chosen).sets);
+            Ok((leftovers, sets.unwrap_or_default()))
+        });
+        match opened {
+            Ok((mut leftovers, sets)) => report.destroy_sets(&mut leftovers, &sets),
             Err(error) => report.failures.push(format!("cannot look for former sets: {error}")),
         }
     }
@@ -239,23 +251,27 @@ impl CleanupReport {
         for rules in Family::BOTH.into_iter().flat_map(Rules::installed) {
             self.remove_rules(&rules, scope(&rules));
         }
+        if is_removed {
+            self.remove_tables(nft::TABLE);
+        }
         if let Some((mut leftovers, removal)) = state.filter(|_| is_removed) {
             self.destroy_sets(&mut leftovers, &removal.sets);
         }
     }
 
-    fn remove_tables(&mut self) {
-        let result = nftables::families_with(NFTABLES_TABLE).and_then(|families| {
+    /// Removes the tables of nf_tables of this name.
+    fn remove_tables(&mut self, name: &str) {
+        let result = nftables::families_with(name).and_then(|families| {
             families.into_iter().try_for_each(|family| {
-                nftables::remove_table(family, NFTABLES_TABLE)?;
-                self.removed.push(format!("the nftables table {NFTABLES_TABLE} ({family})"));
+                nftables::remove_table(family, name)?;
+                self.removed.push(format!("the nftables table {name} ({family})"));
                 Ok(())
             })
         });
         if let Err(error) = result {
             self.failures.push(format!(
-                "the nftables tables {NFTABLES_TABLE} cannot be removed: {error}. By hand: \
-                 nft delete table ip {NFTABLES_TABLE}; nft delete table ip6 {NFTABLES_TABLE}"
+                "the nftables tables {name} cannot be removed: {error}. If a process has them, end it. By hand: \
+                 nft delete table ip {name}; nft delete table ip6 {name}"
             ));
         }
     }

@@ -69,7 +69,7 @@ pub(super) fn removal(found: &FoundLeftovers, chosen: &Settings) -> StateRemoval
             removal
                 .kept
                 .push(format!("the set {set}, which has entries inside the excluded networks"));
-        } else {
+        } else if found.ipsets.contains(set) {
             removal.sets.push(*set);
         }
     }
@@ -87,7 +87,9 @@ pub(super) fn removal(found: &FoundLeftovers, chosen: &Settings) -> StateRemoval
             Op::RemoveVirtualServer(frontend) => removal.virtual_servers.push(frontend),
             Op::UnbindAddress(address) => addresses.push(address),
             Op::Route(RouteOp::Remove(network)) => removal.routes.push(network),
-            Op::RemoveEntry(set, entry) if !removal.sets.contains(&set) => {
+            Op::RemoveEntry(set, entry)
+                if found.ipsets.contains(&set) && !removal.sets.contains(&set) =>
+            {
                 removal.entries.push((set, entry));
             }
             _ => {}
@@ -177,6 +179,7 @@ mod tests {
             actual.sets.insert(mk_set(kind, family), [entry].into_iter().collect());
         }
         actual.sets.insert(mk_set(SetKind::ClusterIp, Family::V6), ActualSet::default());
+        found.ipsets = found.actual.sets.keys().copied().collect();
         found
     }
 
@@ -197,6 +200,16 @@ mod tests {
         assert!(removal.sets.contains(&mk_set(SetKind::ClusterIp, Family::V6)));
         // The virtual server of another program is named.
         assert_eq!((removal.entries.len(), removal.kept.len()), (0, 1));
+    }
+
+    #[test]
+    fn sets_in_nf_tables_name_virtual_servers_and_are_no_ipsets() {
+        let found = mk_found();
+        let in_tables = FoundLeftovers { ipsets: HashSet::default(), ..found.clone() };
+        let [removed, expected] =
+            [in_tables, found].map(|found| removal(&found, &Settings::new("")));
+        assert_eq!(removed.virtual_servers, expected.virtual_servers);
+        assert_eq!((removed.sets.len(), removed.entries.len()), (0, 0));
     }
 
     #[test]

@@ -3,12 +3,15 @@
 use std::path::Path;
 
 use anyhow::bail;
+use plan::facts::NodeFacts;
 use plan::hash::HashMap;
 use plan::mode::Mode;
 use plan::model::Family;
+use plan::rule_set::{RuleSet, RuleSetSettings};
 use plan::settings::Settings;
 use tracing::{info, warn};
 
+use super::rule_form;
 use super::{FallenBack, fallback, remove_dummy_unless};
 use crate::cleanup;
 use crate::mode::abilities::{PROBE_PAUSE, patiently};
@@ -16,6 +19,7 @@ use crate::mode::{self, ModeSysctls};
 use config::Configuration;
 use kernel::linux::Linux;
 use kernel::modules;
+use kernel::nftables::OwnTables;
 use kernel::probe::{self, Facts, Findings, ProbeError};
 use kernel::rules::{Backend, Rules};
 
@@ -61,9 +65,8 @@ fn keep_families(
 
 /// Finds out in which mode the host can serve. In its configuration are the families that it can do.
 pub(super) fn examine(configuration: &Configuration) -> anyhow::Result<Examined> {
-    let mut rules = open_rules(configuration);
     let had_dummy = Linux::has_dummy();
-    let (mut configuration, mut findings) = (configuration.clone(), probe(configuration, &rules));
+    let Probed { mut configuration, mut rules, mut findings, .. } = probe(configuration);
     let mut fallen_back = None;
     // A lock that is held for a moment is no reason for another mode.
     let missing = if findings.are_momentary() { Vec::new() } else { findings.fatal() };
@@ -71,8 +74,7 @@ pub(super) fn examine(configuration: &Configuration) -> anyhow::Result<Examined>
         cleanup::ipvs_state(&configuration.settings).map_err(|error| error.to_string())
     })? {
         remove_dummy_unless(had_dummy);
-        configuration = configuration.in_mode(because.mode);
-        findings = probe(&configuration, &rules);
+        Probed { configuration, rules, findings, .. } = probe(&configuration.in_mode(because.mode));
         fallen_back = Some(because);
     }
     if let Err(error) = report(configuration.settings.mode, &findings) {
@@ -86,6 +88,14 @@ pub(super) fn examine(configuration: &Configuration) -> anyhow::Result<Examined>
     configuration.settings.families = findings.families;
     configuration.settings.unbalanced = findings.unbalanced;
     Ok(Examined { configuration, fallen_back, dropped_families, rules, limits })
+}
+
+/// Finds the programs of each family; none where the rules are in tables of nf_tables.
+fn rules_of(configuration: &Configuration) -> HashMap<Family, Result<Rules, ProbeError>> {
+    if configuration.settings.has_tables() {
+        return HashMap::default();
+    }
+    open_rules(configuration)
 }
 
 /// Finds the programs of each family.
@@ -103,33 +113,69 @@ pub(super) fn open_rules(
     Family::BOTH.into_iter().map(open).collect()
 }
 
-/// Loads the modules of the configuration's mode, and finds out if the host can do it.
-pub(super) fn probe(
-    configuration: &Configuration,
-    rules: &HashMap<Family, Result<Rules, ProbeError>>,
-) -> Findings {
-    probe::judge(&gather(configuration, rules))
+/// A host that was asked about what a mode needs.
+pub(super) struct Probed {
+    /// The configuration in the form that the host can do; in the first that it may have, if it can do none.
+    pub(super) configuration: Configuration,
+    /// The programs of each family; none where the rules are in tables of nf_tables.
+    pub(super) rules: HashMap<Family, Result<Rules, ProbeError>>,
+    pub(super) facts: Facts,
+    pub(super) findings: Findings,
+}
+
+/// Loads the modules of the configuration's mode, and finds out if the host can do it, and in which form.
+pub(super) fn probe(configuration: &Configuration) -> Probed {
+    let mut forms = rule_form::candidates(configuration).into_iter();
+    let first = forms.next().unwrap_or_default();
+    let mut first = probe_form(rule_form::in_form(configuration, first));
+    if first.findings.is_usable() || first.findings.are_momentary() {
+        return first;
+    }
+    for form in forms {
+        let other = probe_form(rule_form::in_form(configuration, form));
+        if other.findings.is_usable() {
+            return other;
+        }
+        first.findings.add_of_other_form(other.findings, form.name());
+    }
+    first
+}
+
+fn probe_form(configuration: Configuration) -> Probed {
+    let rules = rules_of(&configuration);
+    let facts = gather(&configuration, &rules);
+    let findings = probe::judge(&facts);
+    Probed { configuration, rules, facts, findings }
 }
 
 /// Loads the modules of the configuration's mode, and asks the host about all that the mode needs.
-pub(super) fn gather(
+fn gather(
     configuration: &Configuration,
     rules: &HashMap<Family, Result<Rules, ProbeError>>,
 ) -> Facts {
     let settings = &configuration.settings;
-    let mode = mode::of(settings.mode);
+    let mode = mode::of_settings(settings);
     let kinds: Vec<Backend> = rules.values().flatten().map(Rules::backend).collect();
     let needed = mode::needed_modules(settings, &kinds);
     if let Err(not_loaded) = modules::load(Path::new(modules::LOADED), &needed) {
         info!("{not_loaded}");
     }
     let mut try_rules = |family| match rules.get(&family) {
+        None if settings.has_tables() => try_tables(family, settings),
         Some(Ok(rules)) => patiently(PROBE_PAUSE, || (mode.try_rules)(rules, settings)),
         Some(Err(error)) => Err(error.clone()),
         None => Err("not looked for".to_owned().into()),
     };
     let ModeSysctls { needed, .. } = (mode.sysctls)(configuration);
     (mode.gather)(settings, &needed, &mut try_rules)
+}
+
+/// Checks that the kernel takes a family's table with its rules. Nothing is made.
+pub(super) fn try_tables(family: Family, settings: &Settings) -> Result<(), ProbeError> {
+    let cannot = |error: &dyn std::fmt::Display| ProbeError::from(error.to_string());
+    let rules = RuleSetSettings::resolve(settings, family, &NodeFacts::default());
+    let rules = rules.map_err(|error| cannot(&error))?;
+    OwnTables::try_rules(RuleSet::new(family, &rules)).map_err(|error| cannot(&error))
 }
 
 /// Logs what was found.

@@ -6,6 +6,7 @@ use plan::hash::HashMap;
 use plan::model::Family;
 
 use super::conntrack;
+use super::examination::Probed;
 use crate::mode;
 use config::Configuration;
 use kernel::linux::Linux;
@@ -15,6 +16,8 @@ use kernel::sysctl::{self, Sysctl};
 
 /// The host as the probes of a start see it.
 pub(crate) struct Surveyed {
+    /// The configuration in the form of rules that the host would be given.
+    pub(crate) configuration: Configuration,
     /// Facts about the host.
     pub(crate) facts: Facts,
     /// The programs of each family.
@@ -26,9 +29,8 @@ pub(crate) struct Surveyed {
 /// Probes the host for a configuration. Modules stay loaded; everything else that the probes make is
 /// removed.
 pub(crate) fn survey(configuration: &Configuration) -> Surveyed {
-    let rules = super::open_rules(configuration);
     let had_dummy = Linux::has_dummy();
-    let facts = super::gather(configuration, &rules);
+    let Probed { configuration, rules, facts, .. } = super::probe(configuration);
     super::remove_dummy_unless(had_dummy);
     let networks = configuration.settings.short_circuit_networks;
     let lack = |(family, rules): (&Family, &Result<Rules, ProbeError>)| {
@@ -36,7 +38,7 @@ pub(crate) fn survey(configuration: &Configuration) -> Surveyed {
         Some(format!("{family} has none: {}", error.words))
     };
     let without_short_circuits = rules.iter().filter_map(lack).collect();
-    Surveyed { facts, rules, without_short_circuits }
+    Surveyed { configuration, facts, rules, without_short_circuits }
 }
 
 /// Returns the sysctls that a start would set, with the values that they have now.
@@ -54,7 +56,7 @@ pub fn sysctls_not_kept(configuration: &Configuration) -> Vec<(Sysctl, Option<St
 
 /// Returns the sysctls that a start sets and keeps, but for those of connection tracking.
 fn kept_sysctls(configuration: &Configuration) -> Vec<Sysctl> {
-    (mode::of(configuration.settings.mode).sysctls)(configuration).all()
+    (mode::of_settings(&configuration.settings).sysctls)(configuration).all()
 }
 
 fn differing(wanted: &[Sysctl]) -> Vec<(Sysctl, Option<String>)> {
@@ -74,5 +76,5 @@ pub(crate) fn conntrack_buckets(configuration: &Configuration) -> Option<String>
 
 /// Checks that programs of this node do not connect from a port that is a NodePort, where that matters to the mode.
 pub(crate) fn local_ports(configuration: &Configuration) -> Option<Result<(), String>> {
-    super::local_ports::check(mode::of(configuration.settings.mode), Path::new(sysctl::ROOT))
+    super::local_ports::check(mode::of_settings(&configuration.settings), Path::new(sysctl::ROOT))
 }

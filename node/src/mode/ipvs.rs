@@ -24,7 +24,21 @@ use kernel::sysctl::{self, KernelVersion, ServiceAddressesArp, Sysctl};
 /// The mode whose state drains when a node has left it.
 pub(crate) const ITSELF: Mode = Mode::Ipvs;
 
-pub(super) static IPVS: HostMode = HostMode {
+pub(super) static IPVS: HostMode = WITH_IPTABLES;
+
+/// The same with its sets and rules in tables of nf_tables, which leave nothing of iptables and no ipset in use. The kernel
+/// loads the modules when they are first used.
+pub(super) static IPVS_IN_NFTABLES: HostMode = HostMode {
+    modules: &["ip_vs"],
+    gather: probe::gather_with_tables,
+    abilities: &[],
+    has_chain: |_, _| false,
+    itself: &[],
+    kept_at_takeover: &[],
+    ..WITH_IPTABLES
+};
+
+const WITH_IPTABLES: HostMode = HostMode {
     service: "IPVS service proxying",
 
     // IPVS, the interface, the sets, matches and targets.

@@ -93,10 +93,25 @@ pub(crate) const fn of(mode: Mode) -> &'static HostMode {
     }
 }
 
+/// Returns what the mode of these settings does to its host, in its form.
+#[must_use]
+pub(crate) fn of_settings(settings: &Settings) -> &'static HostMode {
+    if settings.has_tables() { &ipvs::IPVS_IN_NFTABLES } else { of(settings.mode) }
+}
+
 /// Returns the modules that a mode needs with these kinds of iptables; without any, with nf_tables.
 #[must_use]
 pub fn needed_modules(settings: &Settings, backends: &[Backend]) -> Vec<String> {
-    let HostMode { modules, has_scheduler, .. } = of(settings.mode);
+    let HostMode { modules, has_scheduler, .. } = of_settings(settings);
+    if settings.has_tables() {
+        // The kernel loads all of them when they are first used; Linux 5.10 does not load IPVS.
+        let is_there = ::ipvs::Client::open().is_ok();
+        return if is_there {
+            Vec::new()
+        } else {
+            modules.iter().map(ToString::to_string).collect()
+        };
+    }
     modules::needed(modules, has_scheduler.then_some(&settings.scheduler), backends)
 }
 

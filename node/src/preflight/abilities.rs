@@ -4,6 +4,8 @@ use std::path::Path;
 
 use plan::hash::HashMap;
 use plan::model::Family;
+use plan::rule_set::nft;
+use plan::settings::RuleForm;
 
 use super::{Check, CheckState};
 use config::Configuration;
@@ -30,6 +32,10 @@ pub(super) fn checks(
         };
         if let Some(Ok(rules)) = rules.get(&family).filter(|_| works) {
             checks.push(Check::ok(program(family), programs(rules)));
+        }
+        if works && facts.rule_form == RuleForm::Nftables {
+            let found = format!("takes the rules of {family}, in tables {}", nft::TABLE);
+            checks.push(Check::ok("nf_tables", found));
         }
     }
     let modes = &configuration.modes;
@@ -70,14 +76,17 @@ fn in_order(facts: &Facts) -> Vec<Check> {
             checks.push(Check::ok(name, found));
         }
     };
-    let has_both = facts.net_admin == Some(true) && facts.net_raw == Some(true);
-    add(has_both, "privileges", "CAP_NET_ADMIN and CAP_NET_RAW");
+    let has_admin = facts.net_admin == Some(true);
+    let has_iptables = facts.rule_form == RuleForm::Iptables;
+    add(has_admin && !has_iptables, "privileges", "CAP_NET_ADMIN");
+    let has_both = has_admin && facts.net_raw == Some(true);
+    add(has_both && has_iptables, "privileges", "CAP_NET_ADMIN and CAP_NET_RAW");
     add(facts.sysctls_writable.is_ok(), "/proc/sys", "writable");
     if let Some(of_ipvs) = &facts.of_ipvs {
         add(of_ipvs.ipvs.is_ok(), "IPVS", "the kernel has it");
         let scheduler = format!("the kernel takes {}", of_ipvs.scheduler);
         add(matches!(of_ipvs.scheduler_taken, Some(Ok(()))), "scheduler", &scheduler);
-        add(of_ipvs.ipset.is_ok(), "ipset", "the kernel has it");
+        add(has_iptables && of_ipvs.ipset.is_ok(), "ipset", "the kernel has it");
         add(of_ipvs.dummy.is_ok(), "interface", "kube-ipvs0 can be made");
     }
     add(facts.ipv6 == Ipv6::Available, "IPv6", "the kernel has it");

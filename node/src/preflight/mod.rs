@@ -73,7 +73,9 @@ pub enum CheckState {
 /// Checks the host for a configuration. `place` is where the configuration comes from, in words.
 #[must_use]
 pub fn run(configuration: &Configuration, place: &str) -> Preflight {
-    let Surveyed { facts, rules, without_short_circuits } = survey::survey(configuration);
+    let Surveyed { configuration, facts, rules, without_short_circuits } =
+        survey::survey(configuration);
+    let configuration = &configuration;
     let proc_sys = Path::new(sysctl::ROOT);
     let mut checks: Vec<Check> =
         configuration.notes.iter().map(|note| Check::note("configuration", note)).collect();

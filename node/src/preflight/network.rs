@@ -5,7 +5,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
 use ipnet::IpNet;
-use plan::mode::Mode;
 use plan::settings::Settings;
 
 use super::present::{Saved, kind};
@@ -24,8 +23,8 @@ pub(super) fn checks(
 ) -> Vec<Check> {
     let mut checks = of_bridges(configuration, proc_sys)
         .unwrap_or_else(|error| vec![Check::unread("bridges", error)]);
-    checks.extend(forward_policy(configuration.settings.mode, saved));
-    if mode::of(configuration.settings.mode).takes_at_input {
+    checks.extend(forward_policy(&configuration.settings, saved));
+    if mode::of_settings(&configuration.settings).takes_at_input {
         checks.extend(obstacles(&configuration.settings, saved));
     }
     checks.extend(reserved(configuration));
@@ -71,14 +70,25 @@ fn obstacles(settings: &Settings, saved: &[Saved]) -> Vec<Check> {
     checks
 }
 
-/// KUBE-FORWARD accepts answers, in every mode.
-pub(super) fn forward_policy(mode: Mode, saved: &[Saved]) -> Vec<Check> {
+/// KUBE-FORWARD accepts answers, in every mode, but rules of ours in nf_tables accept nothing.
+pub(super) fn forward_policy(settings: &Settings, saved: &[Saved]) -> Vec<Check> {
     const NAME: &str = "FORWARD policy";
     let drops = saved.iter().filter(|it| it.text.as_deref().is_ok_and(drops_forwarded));
     let mut checks: Vec<Check> = drops
         .map(|it| {
             let found = format!("{}, {}: DROP", it.family, kind(it.backend));
-            if !mode::of(mode).forwards_first_packets {
+            if settings.has_tables() {
+                return Check::warning(
+                    NAME,
+                    format!(
+                        "{found}. In nf_tables no rule of kube-ipvs can accept what another table drops: clients \
+                         outside get no answer of a pod unless the network plugin accepts it"
+                    ),
+                    "see that the network plugin accepts pods' packets, set the policy to ACCEPT (iptables -P \
+                     FORWARD ACCEPT), or set ruleBackend: iptables",
+                );
+            }
+            if !mode::of_settings(settings).forwards_first_packets {
                 let accepted = "Answers of Services are accepted by KUBE-FORWARD";
                 return Check::note(NAME, format!("{found}. {accepted}"));
             }
@@ -192,6 +202,8 @@ fn route_v6(words: &[&str]) -> Option<IpNet> {
 mod tests {
     use plan::model::Family;
 
+    use plan::mode::Mode;
+
     use super::*;
     use kernel::rules::Backend;
 
@@ -207,11 +219,12 @@ mod tests {
     #[test]
     fn a_policy_of_drop_matters_where_first_packets_are_forwarded() {
         let drops = saved("*mangle\n:FORWARD ACCEPT [0:0]\n*filter\n:FORWARD DROP [1:2]\nCOMMIT\n");
-        assert_eq!(states(&forward_policy(Mode::Iptables, &drops)), [CheckState::Warning]);
-        assert_eq!(states(&forward_policy(Mode::Ipvs, &drops)), [CheckState::Note]);
+        let of = |mode| Settings { mode, ..Settings::new("") };
+        assert_eq!(states(&forward_policy(&of(Mode::Iptables), &drops)), [CheckState::Warning]);
+        assert_eq!(states(&forward_policy(&of(Mode::Ipvs), &drops)), [CheckState::Note]);
         let accepts =
             saved("*mangle\n:FORWARD DROP [0:0]\n*filter\n:FORWARD ACCEPT [1:2]\nCOMMIT\n");
-        assert_eq!(states(&forward_policy(Mode::Iptables, &accepts)), [CheckState::Ok]);
+        assert_eq!(states(&forward_policy(&of(Mode::Iptables), &accepts)), [CheckState::Ok]);
     }
 
     #[test]

@@ -131,7 +131,7 @@ fn of_ipvs(configuration: &Configuration) -> Check {
     if left.is_empty() {
         return Check::ok(NAME, format!("none of a proxy's{others}"));
     }
-    let fate = mode::of(configuration.settings.mode).fate_of_ipvs_state;
+    let fate = mode::of_settings(&configuration.settings).fate_of_ipvs_state;
     Check::note(NAME, format!("{left}. {fate}{others}"))
 }
 
@@ -179,8 +179,7 @@ fn both_kinds(configuration: &Configuration, family: Family, kinds: &str) -> Che
 
 fn of_other_modes(configuration: &Configuration) -> Check {
     const NAME: &str = "rules of other modes";
-    let mode = configuration.settings.mode;
-    match left::rules_beside(mode, configuration.variant) {
+    match left::rules_beside(&configuration.settings, configuration.variant) {
         Err(error) => Check::unread(NAME, error),
         Ok(left) if left.is_empty() => Check::ok(NAME, "none"),
         Ok(left) if configuration.cleanup_other_modes => Check::note(

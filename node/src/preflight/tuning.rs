@@ -66,7 +66,7 @@ fn idle(configuration: &Configuration, proc_sys: &Path) -> Option<Idle> {
     let keepalive = read("net/ipv4/tcp_keepalive_time")?;
     let configured = configuration.conntrack.tcp_established.map(|it| it.as_secs());
     Some(Idle {
-        ipvs: (mode::of(configuration.settings.mode).idle_limit)(configuration),
+        ipvs: (mode::of_settings(&configuration.settings).idle_limit)(configuration),
         conntrack: configured
             .or_else(|| read("net/netfilter/nf_conntrack_tcp_timeout_established")),
         keepalive,

@@ -14,7 +14,7 @@ pub(super) const BACKEND: Backend = Backend {
     former_jumps: &[],
     rule_set: |family, rules, is_led, _| {
         let rule_set = RuleSet::iptables(family, rules);
-        if is_led { rule_set.sparing_portals() } else { rule_set }
+        if is_led { rule_set.while_led() } else { rule_set }
     },
     tail: Some(tail::rules),
     compile_chains: |exposure, _, facts, settings| compile(exposure, facts, settings),

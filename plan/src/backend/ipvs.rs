@@ -5,6 +5,7 @@ use crate::iptables::compile::Compiled;
 use crate::ipvs::diff;
 use crate::mode::Mode;
 use crate::model::Family;
+use crate::rule_set::nft;
 use crate::rule_set::{Jump, RuleSet, RuleSetSettings, Table, ipvs_chains};
 
 pub(super) const BACKEND: Backend = Backend {
@@ -74,7 +75,9 @@ impl RuleSet {
     #[must_use]
     pub fn new(family: Family, settings: &RuleSetSettings) -> Self {
         let chains = ipvs_chains(family, settings);
-        Self::of_mode(Mode::Ipvs, family, chains, Vec::new()).with_jumps(JUMPS, &SUPERSEDED)
+        Self::of_mode(Mode::Ipvs, family, chains, Vec::new())
+            .with_jumps(JUMPS, &SUPERSEDED)
+            .with_nft(nft::chains(family, settings))
     }
 
     /// The rules of a family in ipvs mode that are written while another mode's rules lead

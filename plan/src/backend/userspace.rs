@@ -14,7 +14,10 @@ use crate::userspace::compile::{compile, relay_ports};
 pub(super) const BACKEND: Backend = Backend {
     jumps: &JUMPS,
     former_jumps: &[],
-    rule_set: |family, rules, _, node_ports| RuleSet::userspace(family, rules, node_ports),
+    rule_set: |family, rules, is_led, node_ports| {
+        let rule_set = RuleSet::userspace(family, rules, node_ports);
+        if is_led { rule_set.while_led() } else { rule_set }
+    },
     tail: None,
     compile_chains: compile,
     relay_ports,

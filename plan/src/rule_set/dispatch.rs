@@ -6,10 +6,11 @@
 //! comes when virtual servers and addresses are there: it writes the dispatch, in one COMMIT of nat.
 //!
 //! Portals of mode userspace come before the rules of iptables mode, too. There the second step only
-//! takes the jumps to them out.
+//! takes the jumps to them out. Chains of ipvs mode in nf_tables come before all rules of iptables: the second step
+//! removes them.
 
 use super::saved::Saved;
-use super::{RuleSet, RuleSetSettings, Table};
+use super::{RuleSet, RuleSetSettings, Table, nft};
 use crate::facts::BoundAddresses;
 use crate::hash::HashSet;
 
@@ -45,13 +46,14 @@ impl RuleSet {
         }
         self.jumps.retain(|jump| !is_of_dispatch(jump.table, jump.to));
         // They are of the other mode's way.
-        Self { has_dispatch: false, superseded: &[], ..self }
+        let nft = nft::chains_before_dispatch(self.family, settings);
+        Self { has_dispatch: false, superseded: &[], nft, ..self }
     }
 
-    /// The rules of iptables mode that are written while portals lead connections: the same, and the
-    /// portals stay.
+    /// The rules of iptables or userspace mode that are written while portals, or chains in tables of nf_tables, lead
+    /// connections: the same, and what leads stays.
     #[must_use]
-    pub(crate) fn sparing_portals(self) -> Self {
+    pub(crate) fn while_led(self) -> Self {
         Self { has_dispatch: false, ..self }
     }
 
@@ -60,6 +62,13 @@ impl RuleSet {
     pub fn has_dispatch(&self) -> bool {
         self.has_dispatch
     }
+}
+
+/// True for the chains in which mode iptables or userspace, ours or kube-proxy's, leads connections to Services.
+#[must_use]
+pub fn is_of_services(table: Table, chain: &str) -> bool {
+    let leads = is_portal(chain) || OF_SERVICES.iter().any(|prefix| chain.starts_with(prefix));
+    table == Table::Nat && leads
 }
 
 /// True for the chains that are written with the dispatch.

@@ -73,7 +73,8 @@ const LOAD_BALANCER: &str = "load-balancer";
 const MASQUERADED: &str = "masqueraded";
 const SHORT_CIRCUIT: &str = "short-circuit";
 const SHORT_CIRCUIT_FROM_NODE: &str = "short-circuit-from-node";
-const SOURCE_RANGES: &str = "source-ranges";
+/// Lets a load balancer's clients pass.
+pub const SOURCE_RANGES: &str = "source-ranges";
 const REFUSE: &str = "refuse";
 const MASQUERADING: &str = "masquerading";
 
@@ -81,14 +82,12 @@ const MASQUERADING: &str = "masquerading";
 struct Writer<'a> {
     family: Family,
     settings: &'a RuleSetSettings,
-    ranges: &'a SourceRanges,
 }
 
-/// Returns the chains of a family's table; those that rules lead to come first. `ranges`: lengths of the networks that
-/// load balancers' clients are in.
+/// Returns the chains of a family's table; those that rules lead to come first. No load balancer has source ranges.
 #[must_use]
-pub fn chains(family: Family, settings: &RuleSetSettings, ranges: &SourceRanges) -> Vec<Chain> {
-    let writer = Writer { family, settings, ranges };
+pub fn chains(family: Family, settings: &RuleSetSettings) -> Vec<Chain> {
+    let writer = Writer { family, settings };
     let chain = |name, rules| Chain { name, hook: None, rules };
     let base = |name, hook, rules| Chain { name, hook: Some(hook), rules };
     let mut chains = vec![
@@ -96,7 +95,7 @@ pub fn chains(family: Family, settings: &RuleSetSettings, ranges: &SourceRanges)
         chain(MASQUERADED, writer.masqueraded()),
         chain(LOAD_BALANCER, writer.load_balancer()),
         chain(CLUSTER, writer.cluster()),
-        source_ranges(family, settings, ranges),
+        chain(SOURCE_RANGES, source_ranges(family, &SourceRanges::default())),
     ];
     if let Some(network) = settings.short_circuit_network {
         chains.push(chain(SHORT_CIRCUIT, writer.short_circuit(network)));
@@ -111,11 +110,28 @@ pub fn chains(family: Family, settings: &RuleSetSettings, ranges: &SourceRanges)
     chains
 }
 
-/// Returns the chain that lets a load balancer's clients pass.
+/// Returns the chains while rules of another mode lead connections. The node's own have a service address as their source
+/// as soon as that is bound, and are masqueraded, or their answers would never come back.
 #[must_use]
-pub fn source_ranges(family: Family, settings: &RuleSetSettings, ranges: &SourceRanges) -> Chain {
-    let rules = Writer { family, settings, ranges }.source_ranges();
-    Chain { name: SOURCE_RANGES, hook: None, rules }
+pub fn chains_before_dispatch(family: Family, settings: &RuleSetSettings) -> Vec<Chain> {
+    let set = SetId { kind: SetKind::IpvsAddresses, family }.name().to_owned();
+    let bound = Match::InSet { key: Key::SourceAddress, set };
+    let routed = settings.routes.iter().map(|net| Match::Source { net: *net, is_not: false });
+    let masquerade = Action::Masquerade { random_fully: settings.random_fully };
+    let rules = [bound].into_iter().chain(routed).map(|from| Rule::new([from], masquerade.clone()));
+    vec![Chain { name: POSTROUTING, hook: Some(Hook::PostRouting), rules: rules.collect() }]
+}
+
+/// Returns the rules of [`SOURCE_RANGES`]. `ranges`: lengths of the networks that load balancers' clients are in.
+#[must_use]
+pub fn source_ranges(family: Family, ranges: &SourceRanges) -> Vec<Rule> {
+    let allowed = |key, set| Rule::new([Match::InSet { key, set }], Action::Return);
+    let networks = ranges
+        .lengths(family)
+        .map(|length| allowed(Key::FrontendAndSourceNetwork(length), set_name(family, length)));
+    let single = SetId { kind: SetKind::LoadBalancerSourceIp, family }.name().to_owned();
+    let single = allowed(Key::FrontendAndSource, single);
+    networks.chain([single, Rule::new([], Action::Drop)]).collect()
 }
 
 /// Refuses a connection: at once, and so that its client sees it.
@@ -303,15 +319,6 @@ impl Writer<'_> {
             Rule::new([], Action::SetMark(self.settings.mark)),
             Rule::new([], Action::MapDestination(network)),
         ]
-    }
-
-    fn source_ranges(&self) -> Vec<Rule> {
-        let allowed = |key, set| Rule::new([Match::InSet { key, set }], Action::Return);
-        let networks = self.ranges.lengths(self.family).map(|length| {
-            allowed(Key::FrontendAndSourceNetwork(length), set_name(self.family, length))
-        });
-        let single = allowed(Key::FrontendAndSource, self.set(SetKind::LoadBalancerSourceIp));
-        networks.chain([single, Rule::new([], Action::Drop)]).collect()
     }
 
     fn postrouting(&self) -> Vec<Rule> {

@@ -161,7 +161,7 @@ fn nothing_is_masqueraded_for_being_remote_when_every_address_is_local() {
     let rule_set = RuleSet::new(Family::V4, &mk_settings(Family::V4, false, everything));
     let mut expected = mk_rule_set();
     expected.chains[5].rules.insert(1, "-j NETMAP --to 240.0.0.0/4".to_owned());
-    assert_eq!(rule_set, expected);
+    assert_eq!(rule_set.chains, expected.chains);
 }
 
 /// The network of the pods may contain the service range, or be it.

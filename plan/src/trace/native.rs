@@ -48,6 +48,7 @@ fn in_set(key: Key, set: &str) -> Vec<Match> {
             (Side::Destination, Side::Source)
         }
         Key::Address | Key::Port(_) => (Side::Destination, Side::Destination),
+        Key::SourceAddress => (Side::Source, Side::Source),
     };
     let of_protocol = match key {
         Key::Port(protocol) => Some(Condition::Protocol(protocol)),

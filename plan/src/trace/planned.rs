@@ -17,7 +17,6 @@ use crate::planner::Planner;
 use crate::rule_set::nft::{self, SourceRanges};
 use crate::rule_set::{JumpPlace, Table};
 use crate::sets::{SetId, SetType};
-use crate::settings::{RuleForm, Settings};
 use crate::virtual_server::DesiredFrontend;
 
 /// The planner's state, as far as packets of a family meet it.
@@ -49,8 +48,7 @@ impl<'a> Planned<'a> {
             planner.owner_as_seen_by_clients(&frontend(packet.protocol, packet.destination));
         let (chains, native, places) = (HashMap::default(), HashMap::default(), OnceCell::new());
         let mut planned = Self { planner, service: service.cloned(), chains, native, places };
-        let Settings { mode, rule_form, .. } = planner.settings();
-        if mode.has_virtual_servers() && *rule_form == RuleForm::Nftables {
+        if planner.settings().has_tables() {
             planned.add_native(family);
         } else {
             planned.add_constant(family);
@@ -172,7 +170,9 @@ impl<'a> Planned<'a> {
                 ranges.add(family, net.prefix_len());
             }
         }
-        for chain in self.planner.nft_chains(family, &ranges).unwrap_or_default() {
+        for chain in
+            self.planner.rule_set(family).map(|it| it.nft_chains(&ranges)).unwrap_or_default()
+        {
             let name = match chain.hook {
                 Some(nft::Hook::PreRouting) => Hook::Prerouting.chain(),
                 Some(nft::Hook::Output) => Hook::Output.chain(),

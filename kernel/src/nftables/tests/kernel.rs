@@ -12,13 +12,13 @@ use plan::capacity::SetSize;
 use plan::kernel_objects::{Entry, Frontend};
 use plan::model::{Family, Protocol};
 use plan::op::Op;
-use plan::rule_set::nft::{self, SourceRanges};
-use plan::rule_set::{LocalTraffic, RuleSetSettings};
+use plan::rule_set::nft;
+use plan::rule_set::{LocalTraffic, RuleSet, RuleSetSettings};
 use plan::sets::{SetId, SetKind};
 use plan::settings::ShortCircuitNetworks;
 
 use crate::RefusalClass;
-use crate::nftables::own_tables::OwnTables;
+use crate::nftables::{OwnTables, own_chains_lead, remove_own_chains, remove_table};
 
 /// A network namespace of a test's own.
 struct Host(String);
@@ -114,11 +114,11 @@ fn rules_are_read_back_as_written_and_listed_in_the_words_of_nft() {
         let mut tables = OwnTables::open(&Family::BOTH).unwrap();
         for (family, name) in [(Family::V4, "ip"), (Family::V6, "ip6")] {
             for settings in settings(family) {
-                tables.desire(family, settings.clone());
+                tables.desire(RuleSet::new(family, &settings));
                 assert!(tables.compare_rules(family).unwrap().is_some());
                 tables.write_rules(family).unwrap();
                 assert_eq!(tables.compare_rules(family).unwrap(), None, "{settings:?}");
-                for chain in nft::chains(family, &settings, &SourceRanges::default()) {
+                for chain in nft::chains(family, &settings) {
                     let texts: Vec<String> =
                         chain.rules.iter().map(|rule| rule.text(family)).collect();
                     assert_eq!(listed(name, chain.name), texts, "{}: {settings:?}", chain.name);
@@ -133,7 +133,7 @@ fn what_nft_saves_it_restores_as_the_same_rules() {
     Host::run(|| {
         let settings = settings(Family::V4).remove(5);
         let mut tables = OwnTables::open(&[Family::V4]).unwrap();
-        tables.desire(Family::V4, settings.clone());
+        tables.desire(RuleSet::new(Family::V4, &settings));
         tables.write_rules(Family::V4).unwrap();
         let saved = succeed("nft", &["list", "ruleset"], "");
         // A table with an owner is restored by another name.
@@ -213,5 +213,104 @@ fn entries_of_every_kind_are_read_back_and_one_refusal_harms_no_other() {
                 [Entry::AddressPort(frontend(family, 5))].into_iter().collect()
             );
         }
+    });
+}
+
+fn rule_set(family: Family) -> RuleSet {
+    RuleSet::new(family, &settings(family)[0])
+}
+
+/// Tables with rules, and a set with an entry.
+fn mk_tables(family: Family) -> OwnTables {
+    let mut tables = OwnTables::open(&[family]).unwrap();
+    tables.desire(rule_set(family));
+    tables.write_rules(family).unwrap();
+    let entry = Entry::AddressPort(frontend(family, 1));
+    let added = tables.apply(&[Op::AddEntry(set(SetKind::ClusterIp, family), entry)]);
+    assert!(added.iter().all(Result::is_ok), "{added:?}");
+    tables
+}
+
+#[test]
+fn chains_go_and_sets_stay() {
+    Host::run(|| {
+        for family in Family::BOTH {
+            assert!(!own_chains_lead(family).unwrap());
+            let tables = mk_tables(family);
+            assert!(own_chains_lead(family).unwrap());
+            assert!(remove_own_chains(family).is_err(), "another process has them");
+            drop(tables);
+            remove_own_chains(family).unwrap();
+            assert!(!own_chains_lead(family).unwrap());
+            let mut tables = OwnTables::open(&[family]).unwrap();
+            let read = tables.read_set(set(SetKind::ClusterIp, family)).unwrap().unwrap();
+            assert_eq!(read.entries.len(), 1);
+        }
+    });
+}
+
+#[test]
+fn a_table_of_another_process_is_read_and_not_taken() {
+    Host::run(|| {
+        let family = Family::V4;
+        let owner = mk_tables(family);
+        let refused = OwnTables::open(&[family]).unwrap_err().to_string();
+        assert!(refused.contains("belongs to another process"), "{refused}");
+        OwnTables::try_rules(rule_set(family)).unwrap();
+        let mut reader = OwnTables::open_to_read(&[family]).unwrap();
+        reader.desire(rule_set(family));
+        assert_eq!(reader.compare_rules(family).unwrap(), None);
+        drop(owner);
+        let mut next = OwnTables::open(&[family]).unwrap();
+        next.desire(rule_set(family));
+        assert!(!next.is_untouched(family).unwrap(), "nothing was read yet");
+        assert_eq!(next.compare_rules(family).unwrap(), None);
+        assert!(next.is_untouched(family).unwrap());
+        let tables = succeed("nft", &["list", "tables"], "");
+        assert_eq!(tables.trim(), "table ip kube-ipvs");
+    });
+}
+
+#[test]
+fn rules_are_tried_without_a_trace() {
+    Host::run(|| {
+        for family in Family::BOTH {
+            OwnTables::try_rules(rule_set(family)).unwrap();
+        }
+        assert_eq!(succeed("nft", &["list", "ruleset"], ""), "");
+    });
+}
+
+#[test]
+fn a_table_that_was_restored_is_made_anew_and_sets_of_another_type_are_named() {
+    Host::run(|| {
+        let family = Family::V4;
+        let set = "add set ip kube-ipvs KUBE-CLUSTER-IP { type ipv4_addr; }";
+        succeed("nft", &["-f", "-"], &format!("add table ip kube-ipvs\n{set}"));
+        // Where tables have owners, one without is not of a process of ours.
+        if let Err(error) = OwnTables::open(&[family]) {
+            let said = error.to_string();
+            assert!(said.contains("KUBE-CLUSTER-IP") && said.contains("another type"), "{said}");
+            remove_table(family, nft::TABLE).unwrap();
+        }
+        assert_eq!(mk_tables(family).compare_rules(family).unwrap(), None);
+    });
+}
+
+#[test]
+fn before_the_dispatch_there_is_no_chain_that_leads() {
+    Host::run(|| {
+        let family = Family::V4;
+        let mut tables = OwnTables::open(&[family]).unwrap();
+        tables.desire(RuleSet::before_dispatch(family, &settings(family)[5]));
+        tables.write_rules(family).unwrap();
+        assert_eq!(tables.compare_rules(family).unwrap(), None);
+        assert!(!own_chains_lead(family).unwrap());
+        let masquerading = listed("ip", "postrouting");
+        assert_eq!(masquerading[0], "ip saddr @KUBE-IPVS-IPS masquerade fully-random");
+        tables.desire(rule_set(family));
+        assert!(tables.compare_rules(family).unwrap().is_some());
+        tables.write_rules(family).unwrap();
+        assert!(own_chains_lead(family).unwrap());
     });
 }

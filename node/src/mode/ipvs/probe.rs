@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
 use plan::scheduler::SchedulerName;
-use plan::settings::Settings;
+use plan::settings::{RuleForm, Settings};
 use tracing::info;
 
 use crate::mode::TryRules;
@@ -25,6 +25,26 @@ pub(super) fn gather(
     sysctls: &[Sysctl],
     iptables: &mut TryRules<'_>,
 ) -> Facts {
+    let ipset = || ipset::Client::open().map(drop).map_err(|error| error.to_string());
+    gather_beside(ipset, settings, sysctls, iptables)
+}
+
+/// The same for sets and rules in nf_tables, where it is iptables that needs `CAP_NET_RAW`.
+pub(super) fn gather_with_tables(
+    settings: &Settings,
+    sysctls: &[Sysctl],
+    tables: &mut TryRules<'_>,
+) -> Facts {
+    let facts = gather_beside(|| Ok(()), settings, sysctls, tables);
+    Facts { net_raw: None, rule_form: RuleForm::Nftables, ..facts }
+}
+
+fn gather_beside(
+    mut ipset: impl FnMut() -> Result<(), String>,
+    settings: &Settings,
+    sysctls: &[Sysctl],
+    rules: &mut TryRules<'_>,
+) -> Facts {
     let of_ipvs = IpvsAttempts {
         scheduler: &settings.scheduler,
         try_scheduler: &mut |scheduler| {
@@ -32,10 +52,10 @@ pub(super) fn gather(
         },
         try_ipv6: &mut |scheduler| try_ipv6(scheduler),
         unbalanced: &mut || modules::unbalanced_protocols(Path::new(modules::SYMBOLS)),
-        ipset: &mut || ipset::Client::open().map(drop).map_err(|error| error.to_string()),
+        ipset: &mut ipset,
         dummy: &mut || Linux::try_dummy().map_err(|error| error.to_string()),
     };
-    let mut attempts = Attempts { of_ipvs: Some(of_ipvs), iptables };
+    let mut attempts = Attempts { of_ipvs: Some(of_ipvs), iptables: rules };
     probe::gather(&ProcRoot::default(), sysctls, &mut attempts)
 }
 

@@ -273,7 +273,7 @@ fn jumps_to_portals_are_spared_until_these_rules_lead_and_then_taken_out() {
     // Of userspace mode first, as they would be found.
     let both = format!("{portals}{written}").replace("-I PREROUTING 1 ", "-A PREROUTING ");
     let both = both.replace("-I OUTPUT 1 ", "-A OUTPUT ");
-    let spared = rule_set.clone().sparing_portals().compare(&both);
+    let spared = rule_set.clone().while_led().compare(&both);
     assert!(spared.is_led_by_rules && spared.portal_jumps.is_empty(), "{spared}");
     let found = rule_set.compare(&both);
     assert!(found.is_led_by_rules && !found.matches());

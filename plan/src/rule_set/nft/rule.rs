@@ -63,6 +63,8 @@ pub enum Key {
     SourceFrontend,
     /// Destination address.
     Address,
+    /// Source address.
+    SourceAddress,
     /// Destination port of this protocol.
     Port(Protocol),
 }
@@ -150,6 +152,7 @@ impl Words {
                 format!("{} . {ip} saddr & {}", of("daddr"), mask(self.0, length))
             }
             Key::Address => format!("{ip} daddr"),
+            Key::SourceAddress => format!("{ip} saddr"),
             Key::Port(protocol) => format!("{} dport", protocol_name(protocol)),
         }
     }

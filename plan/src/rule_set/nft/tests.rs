@@ -1,8 +1,9 @@
 use super::*;
+use crate::rule_set::RuleSet;
 
 fn texts(settings: &RuleSetSettings, ranges: &SourceRanges) -> String {
     let mut lines = String::new();
-    for chain in chains(Family::V4, settings, ranges) {
+    for chain in RuleSet::new(Family::V4, settings).nft_chains(ranges) {
         lines += &format!("{}:\n", chain.name);
         for rule in &chain.rules {
             lines += &format!("  {}\n", rule.text(Family::V4));
@@ -30,7 +31,7 @@ fn the_rules_of_a_node_with_a_pod_network() {
 #[test]
 fn no_rule_depends_on_a_service_and_every_chain_comes_before_what_leads_to_it() {
     for family in Family::BOTH {
-        let chains = chains(family, &cidr(), &SourceRanges::default());
+        let chains = chains(family, &cidr());
         let mut known = Vec::new();
         for chain in &chains {
             for rule in &chain.rules {

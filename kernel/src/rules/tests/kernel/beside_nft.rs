@@ -6,7 +6,7 @@ use plan::model::{Protocol, ServiceName};
 use plan::rule_set::OptionalRules;
 
 use super::*;
-use crate::nftables::{Closing, input_chains};
+use crate::nftables::{Closing, FilterHook, filter_chains};
 use crate::rules::fingerprint::RulesWatch;
 
 /// A rule with a set of states, which iptables has no words for.
@@ -246,7 +246,7 @@ table ip mine {
 fn a_chain_of_input_that_refuses_the_rest_is_told_from_one_that_does_not() {
     Host::run(|| {
         succeed("nft", &["-f", "-"], FIREWALLS);
-        let found = input_chains().unwrap();
+        let found = filter_chains(FilterHook::Input, false).unwrap();
         let mut found: Vec<_> =
             found.iter().map(|chain| (chain.name.as_str(), chain.closing)).collect();
         found.sort_by_key(|(name, _)| *name);
