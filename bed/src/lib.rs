@@ -47,7 +47,7 @@ pub use load::{Client, Load, LoadReport, Traffic};
 pub use manifest::Service;
 pub use namespace::Namespace;
 pub use protocol::Protocol;
-pub use proxy::{Manifests, Proxy};
+pub use proxy::{Manifests, Proxy, program};
 pub use server::Server;
 pub use stream::{Stream, StreamPlan, StreamReport};
 pub use tally::{Tally, ask_many};

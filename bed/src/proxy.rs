@@ -311,6 +311,8 @@ fn in_container(manifests: &Manifests, capabilities: &[String], arguments: &[&st
     command
 }
 
-fn program() -> PathBuf {
+/// Returns the program that is tried.
+#[must_use]
+pub fn program() -> PathBuf {
     std::env::var_os("KUBE_IPVS").map_or_else(|| PathBuf::from(PROGRAM), PathBuf::from)
 }

@@ -24,20 +24,22 @@ pub(crate) struct Bed {
     _servers: Vec<Server>,
 }
 
+/// Loads what a node's other software has loaded already, unless others were loaded before.
+pub(crate) fn load_once(modules: &[&str]) {
+    MODULES.call_once(|| {
+        let mut command = std::process::Command::new("modprobe");
+        let status = command.arg("-a").args(modules).status().unwrap();
+        assert!(status.success(), "modprobe: {status}");
+    });
+}
+
 impl Bed {
     pub(crate) fn new() -> Self {
         Self::with(&ClusterSpec::default())
     }
 
     pub(crate) fn with(spec: &ClusterSpec) -> Self {
-        // What a node's other software has loaded already.
-        MODULES.call_once(|| {
-            let status = std::process::Command::new("modprobe")
-                .args(["-a", "sctp", "br_netfilter", "nf_conntrack"])
-                .status()
-                .unwrap();
-            assert!(status.success(), "modprobe: {status}");
-        });
+        load_once(&["sctp", "br_netfilter", "nf_conntrack"]);
         let cluster = Cluster::build(spec).unwrap();
         let ports = PROTOCOLS.map(|protocol| (protocol, TARGET));
         let servers = cluster.pods().map(|pod| Server::start(pod, &ports).unwrap()).collect();

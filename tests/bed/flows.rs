@@ -16,6 +16,7 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use plan::mode::Mode;
+use plan::settings::RuleForm;
 use row::{Client, Endpoints, Frontend, Policy, Ranges, Row};
 use world::World;
 
@@ -38,7 +39,16 @@ fn every_flow_goes_where_the_table_says_in_mode_userspace() {
     every_flow_goes_where_the_table_says_in(Mode::Userspace);
 }
 
+#[test]
+fn every_flow_goes_where_the_table_says_in_nf_tables() {
+    every_flow_goes_where_the_table_says_by(Mode::Ipvs, RuleForm::Nftables);
+}
+
 fn every_flow_goes_where_the_table_says_in(mode: Mode) {
+    every_flow_goes_where_the_table_says_by(mode, RuleForm::Iptables);
+}
+
+fn every_flow_goes_where_the_table_says_by(mode: Mode, form: RuleForm) {
     let mut trials = trial::trials(table::ROWS, mode);
     if let Ok(nth) = std::env::var(SAMPLE) {
         let nth: usize = nth.parse().unwrap();
@@ -46,7 +56,7 @@ fn every_flow_goes_where_the_table_says_in(mode: Mode) {
         let sample: BTreeSet<_> = givens.into_iter().step_by(nth).collect();
         trials.retain(|place, _| sample.contains(&place.given));
     }
-    let world = World::build(&trials, mode);
+    let world = World::build(&trials, mode, form);
     let foretold = traced::require_foretold(&world, &trials);
     let started = Instant::now();
     let flows = trial::try_all(&world, &trials, &foretold);

@@ -23,10 +23,10 @@ const AGAIN: Duration = Duration::from_secs(40);
 const IPTABLES: [&str; 2] = ["/usr/sbin/xtables-nft-multi", "/usr/sbin/xtables-legacy-multi"];
 
 /// Something on the disk that cannot be found as long as this lives.
-struct Aside(PathBuf);
+pub(crate) struct Aside(PathBuf);
 
 impl Aside {
-    fn of(path: &Path) -> Self {
+    pub(crate) fn of(path: &Path) -> Self {
         let aside = Self(path.to_owned());
         fs::rename(path, aside.place()).unwrap();
         aside

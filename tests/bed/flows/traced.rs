@@ -76,6 +76,7 @@ fn planner(world: &World, node: u8) -> Planner {
     let pods = [POD_RANGE_IPV4, POD_RANGE_IPV6].map(|range| range.parse().unwrap());
     let settings = Settings {
         mode: world.mode,
+        rule_form: world.form,
         local_detection: LocalDetection::ClusterCidr(pods.into()),
         ..Settings::new(host.name.as_str())
     };

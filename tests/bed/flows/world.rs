@@ -9,6 +9,7 @@ use bed::addresses::{
 use bed::{ClusterSpec, Host, Protocol, Proxy, Server, Service};
 
 use plan::mode::Mode;
+use plan::settings::RuleForm;
 
 use super::row::{Client, Endpoints, Frontend, Given, Policy, Ranges};
 use super::trial::Trials;
@@ -25,6 +26,8 @@ pub(super) struct World {
     pub(super) bed: Bed,
     /// Mode of both nodes' proxies.
     pub(super) mode: Mode,
+    /// Form of their rules in mode ipvs.
+    pub(super) form: RuleForm,
     /// All Services, each with a number of its own.
     numbers: BTreeMap<Given, u8>,
     pub(super) proxies: Vec<Proxy>,
@@ -33,7 +36,7 @@ pub(super) struct World {
 
 impl World {
     /// Builds it for these trials; when it returns, both nodes have all Services.
-    pub(super) fn build(trials: &Trials, mode: Mode) -> Self {
+    pub(super) fn build(trials: &Trials, mode: Mode, form: RuleForm) -> Self {
         let bed = Bed::with(&ClusterSpec { clients: 2, ..ClusterSpec::default() });
         let ports = PROTOCOLS.map(|protocol| (protocol, TARGET));
         let nodes = bed.cluster.nodes();
@@ -44,7 +47,7 @@ impl World {
             node.namespace.set_sysctl("net/ipv6/icmp/ratelimit", "0").unwrap();
         }
         let mut world =
-            Self { bed, mode, numbers: numbered(trials), proxies: Vec::new(), _hosts: hosts };
+            Self { bed, mode, form, numbers: numbered(trials), proxies: Vec::new(), _hosts: hosts };
         let services: Vec<String> =
             world.numbers.keys().map(|given| world.service(*given).to_yaml()).collect();
         world.bed.manifests.write("flows.yaml", &services.join("---\n")).unwrap();
@@ -139,7 +142,9 @@ impl World {
             let name = format!("node{node}");
             let range = format!("--cluster-cidr={POD_RANGE_IPV4},{POD_RANGE_IPV6}");
             let mode = format!("--proxy-mode={}", self.mode);
-            let arguments = ["--manifests", folder, "--hostname-override", &name, &range, &mode];
+            let form = format!("--rule-backend={}", self.form.name());
+            let arguments =
+                ["--manifests", folder, "--hostname-override", &name, &range, &mode, &form];
             Proxy::start_with(&self.bed.cluster.node(node).unwrap().namespace, &arguments).unwrap()
         });
         let mut proxies = Vec::from(launched);

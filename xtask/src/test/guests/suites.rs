@@ -9,7 +9,7 @@ use crate::test::matrix::Column;
 ///
 /// Some of masquerading, which the matrix has whole, and of ownership: emulated, a start of the program takes ten
 /// seconds.
-const NFT: [&str; 13] = [
+const NFT: [&str; 14] = [
     REFUSED,
     ONLY_OF_NFT,
     "balance::every_frontend_",
@@ -22,6 +22,7 @@ const NFT: [&str; 13] = [
     "masquerade::source_ranges_",
     "ownership::drift_is_repaired_",
     "ownership::what_is_foreign_",
+    RULES_IN_NFT,
     "switch::rules::",
 ];
 /// The one among them that the switch tier has alone: emulated, the relay takes three minutes.
@@ -55,6 +56,8 @@ const APART_INSIDE: [&str; 8] = [
 ];
 /// Tests of the bed on a host that lacks something. They need a guest of their own.
 const LACKING: [&str; 1] = ["lacking::"];
+/// Tests of the bed on a host with RHEL's modules. They need a guest of their own as well.
+const ENTERPRISE_LINUX: [&str; 1] = ["enterprise_linux::"];
 /// Tests of the bed that wait until modules can be unloaded: where others have run before, for as long as
 /// their sockets keep network namespaces, which is most of a minute. They begin a guest of their own.
 const UNLOADING: [&str; 1] = ["host::sysctls_"];
@@ -64,8 +67,20 @@ const COUNTERPART: &str = "ports_again::without_copies_";
 const REFUSED: &str = "host_limits::an_address_whose_virtual_server_";
 /// Test of the bed with rules of `nft` in iptables' tables, which user mode does not have either.
 const ONLY_OF_NFT: &str = "host_firewall::a_rule_that_only_nft_can_show_";
+/// Tests of the bed of rules and sets in nf_tables, which user mode does not have.
+const RULES_IN_NFT: &str = "rule_backend::";
+const FLOWS_IN_NFT: &str = "flows::every_flow_goes_where_the_table_says_in_nf_tables";
 /// Tests of the bed that the guests of all others leave out.
-const APART: [&str; 5] = [LACKING[0], UNLOADING[0], COUNTERPART, REFUSED, ONLY_OF_NFT];
+const APART: [&str; 8] = [
+    LACKING[0],
+    ENTERPRISE_LINUX[0],
+    UNLOADING[0],
+    COUNTERPART,
+    REFUSED,
+    ONLY_OF_NFT,
+    RULES_IN_NFT,
+    FLOWS_IN_NFT,
+];
 /// Tests of the bed of a switch between modes, and of all flows, which only this tier has on every kernel.
 const SWITCH: [&str; 8] = [
     "leaving_ipvs::",
@@ -88,7 +103,7 @@ const SWITCH: [&str; 8] = [
 /// Suites of the kernel tier run on the oldest and the newest kernel if they test a kernel's interfaces, and
 /// on the newest alone if they test what the program makes of these, other programs, or a host that lacks
 /// something. The matrix has the tests beside the code on every kernel.
-const SUITES: [Suite; 16] = [
+const SUITES: [Suite; 17] = [
     // The longest first, so that no guest works alone at the end.
     Suite::new(Tier::Bed, "kube-ipvs", BED).only(&NFT).but(&NOT_WITH_NFT).shared_by(2),
     Suite::new(Tier::Bed, "kube-ipvs", BED).but(&APART).in_user_mode().shared_by(9),
@@ -108,6 +123,7 @@ const SUITES: [Suite; 16] = [
         .only(&BESIDE_NFT)
         .newest_only(),
     Suite::new(Tier::Kernel, "kube-ipvs", BED).only(&LACKING).newest_only().newest_in_user_mode(),
+    Suite::new(Tier::Kernel, "kube-ipvs", BED).only(&ENTERPRISE_LINUX).newest_only(),
     Suite::new(Tier::Kernel, "kube-ipvs", Tests::Program("cleanup")).newest_only(),
     Suite::new(Tier::Kernel, "kube-ipvs", Tests::Program("bare")).newest_only(),
     Suite::new(Tier::Kernel, "kube-ipvs", Tests::Program("by_hand"))
