@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use bed::{Answer, Namespace, Protocol, Question, Refusal, ask};
 use plan::mode::Mode;
+use plan::settings::RuleForm;
 
 use super::row::{Client, Frontend, Given, Outcome, Row};
 use super::traced::Foretold;
@@ -157,6 +158,9 @@ fn attempt(
             }
             seen
         }
+        Outcome::Refused if is_refused_in_output(world, place, client) => {
+            is_own_datagram_refused(ask(from, question))
+        }
         Outcome::Refused => refusal(from, question),
         Outcome::Dropped | Outcome::Unanswered(_) => silence(from, question.within(SILENCE)),
         // On a busy machine the second SYN, and the answer to it, may be late.
@@ -218,13 +222,32 @@ fn rejection(
     let is_own = matches!(client, Client::ThisNode | Client::OtherNode);
     let is_in_output = is_own && place.frontend == Frontend::Cluster;
     match (ask(from, question), place.protocol) {
-        (Err(Refusal::Other(error)), Protocol::Udp) if is_in_output => {
-            if error.contains("not permitted") { Ok(()) } else { Err(error) }
-        }
-        (Err(Refusal::Refused), Protocol::Udp) if is_in_output => Err("an ICMP message".to_owned()),
+        (refused, Protocol::Udp) if is_in_output => is_own_datagram_refused(refused),
         (Err(Refusal::Refused), _) => Ok(()),
         (Err(refusal), _) => Err(refusal.to_string()),
         (Ok(answer), _) => Err(describe(&[answer])),
+    }
+}
+
+/// True where the sender's own rules refuse in nf_tables: for a frontend at the node's addresses, those of OUTPUT come
+/// first, and a NodePort of the other node is refused there.
+fn is_refused_in_output(world: &World, place: Place, client: Client) -> bool {
+    let at_other = match client {
+        Client::ThisNode => Frontend::PortElsewhere,
+        Client::OtherNode => Frontend::NodePort,
+        _ => return false,
+    };
+    let is_udp = place.protocol == Protocol::Udp;
+    world.form == RuleForm::Nftables && is_udp && place.frontend != at_other
+}
+
+/// A node's own rules drop a datagram before it has left: the socket gets an error.
+fn is_own_datagram_refused(asked: Result<Answer, Refusal>) -> Result<(), String> {
+    match asked {
+        Err(Refusal::Other(error)) if error.contains("not permitted") => Ok(()),
+        Err(Refusal::Refused) => Err("an ICMP message".to_owned()),
+        Err(refusal) => Err(refusal.to_string()),
+        Ok(answer) => Err(describe(&[answer])),
     }
 }
 
