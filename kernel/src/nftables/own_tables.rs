@@ -8,7 +8,7 @@
 use std::fmt::Display;
 use std::ops::Range;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nftables::{Batch, Client, Data, Element, Error, Name, SetSpec, Table, TableFlags, TableId};
 use plan::actual::ActualSet;
@@ -27,6 +27,10 @@ use crate::{ReadError, Refusal, RefusalClass};
 
 /// Name of a table that is only tried.
 const TRIED: &str = "kube-ipvs-try";
+
+/// Looks for the end of the process that has a table, and the time from one to the next.
+const RELEASE_ATTEMPTS: u32 = 20;
+const RELEASE_PAUSE: Duration = Duration::from_millis(100);
 
 /// Bytes that an element's message has at most: names, and a key of 40 bytes.
 const ELEMENT_MESSAGE: usize = 160;
@@ -75,7 +79,7 @@ impl OwnTables {
         let mut tables = Self::open_named(nft::TABLE)?;
         tables.find_flags(families).map_err(unread)?;
         for family in families {
-            let Some(found) = tables.find(*family).map_err(unread)? else { continue };
+            let Some(found) = tables.find_released(*family).map_err(unread)? else { continue };
             let id = tables.table(*family);
             if let Some(port) = found.owner {
                 let reason = format!(
@@ -198,6 +202,20 @@ impl OwnTables {
         match self.client.table(&self.table(family)) {
             Err(error) if error.is_not_found() => Ok(None),
             table => table.map(Some),
+        }
+    }
+
+    /// The same, and waits a moment for the end of a process that has the table. A child of it that has not begun its own
+    /// program yet keeps the socket open, too.
+    fn find_released(&mut self, family: Family) -> Result<Option<Table>, Error> {
+        let mut left = RELEASE_ATTEMPTS;
+        loop {
+            let found = self.find(family)?;
+            left -= 1;
+            if left == 0 || found.as_ref().is_none_or(|table| table.owner.is_none()) {
+                return Ok(found);
+            }
+            thread::sleep(RELEASE_PAUSE);
         }
     }
 

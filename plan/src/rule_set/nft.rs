@@ -69,6 +69,7 @@ const PREROUTING: &str = "prerouting";
 const OUTPUT: &str = "output";
 const POSTROUTING: &str = "postrouting";
 const CLUSTER: &str = "cluster";
+const CLUSTER_FROM_NODE: &str = "cluster-from-node";
 const LOAD_BALANCER: &str = "load-balancer";
 const MASQUERADED: &str = "masqueraded";
 const SHORT_CIRCUIT: &str = "short-circuit";
@@ -95,6 +96,7 @@ pub fn chains(family: Family, settings: &RuleSetSettings) -> Vec<Chain> {
         chain(MASQUERADED, writer.masqueraded()),
         chain(LOAD_BALANCER, writer.load_balancer()),
         chain(CLUSTER, writer.cluster()),
+        chain(CLUSTER_FROM_NODE, writer.cluster_from_node()),
         chain(SOURCE_RANGES, source_ranges(family, &SourceRanges::default())),
     ];
     if let Some(network) = settings.short_circuit_network {
@@ -103,7 +105,7 @@ pub fn chains(family: Family, settings: &RuleSetSettings) -> Vec<Chain> {
     }
     chains.extend([
         chain(MASQUERADING, writer.masquerading()),
-        base(PREROUTING, Hook::PreRouting, writer.services(SHORT_CIRCUIT)),
+        base(PREROUTING, Hook::PreRouting, writer.services(CLUSTER, SHORT_CIRCUIT)),
         base(OUTPUT, Hook::Output, writer.services_from_node()),
         base(POSTROUTING, Hook::PostRouting, writer.postrouting()),
     ]);
@@ -155,15 +157,18 @@ impl Writer<'_> {
         let loopback = loopback.parse().ok();
         let spared =
             loopback.map(|net| Rule::new([Match::Source { net, is_not: false }], Action::Return));
-        spared.into_iter().chain(self.services(SHORT_CIRCUIT_FROM_NODE)).collect()
+        spared
+            .into_iter()
+            .chain(self.services(CLUSTER_FROM_NODE, SHORT_CIRCUIT_FROM_NODE))
+            .collect()
     }
 
     /// Finds the frontend that a connection is to. The first hit is final.
-    fn services(&self, short_circuit: &'static str) -> Vec<Rule> {
+    fn services(&self, cluster: &'static str, short_circuit: &'static str) -> Vec<Rule> {
         let to = |kind, action| Rule::new([self.frontend(kind)], action);
         let mut rules = vec![
             // Most connections are to cluster IPs.
-            to(SetKind::ClusterIp, Action::GoTo(CLUSTER)),
+            to(SetKind::ClusterIp, Action::GoTo(cluster)),
             // All other addresses of Services are local as well.
             Rule::new([Match::NotLocalDestination], Action::Return),
             to(SetKind::NoEndpoints, Action::GoTo(REFUSE)),
@@ -224,41 +229,56 @@ impl Writer<'_> {
     }
 
     fn cluster(&self) -> Vec<Rule> {
-        let mut rules = vec![
+        self.to_cluster_ip(self.masqueraded_for_being_remote())
+    }
+
+    /// The node's own connections that took a cluster IP as their source are masqueraded as well: the answers to those
+    /// would never come back. No pod has such an address, and no packet with a source of the node arrives.
+    fn cluster_from_node(&self) -> Vec<Rule> {
+        let mut marking = self.masqueraded_for_being_remote();
+        let is_decided = self.settings.masquerade_all
+            || matches!(self.settings.local, LocalTraffic::Bridge(_) | LocalTraffic::Prefix(_));
+        if !is_decided {
+            let (key, set) = (Key::SourceFrontend, self.set(SetKind::ClusterIp));
+            marking.push(self.marked(Some(Match::InSet { key, set })));
+        }
+        self.to_cluster_ip(marking)
+    }
+
+    fn to_cluster_ip(&self, marking: Vec<Rule>) -> Vec<Rule> {
+        let without_endpoints = [
             Rule::new([self.frontend(SetKind::NoEndpoints)], Action::GoTo(REFUSE)),
             Rule::new([self.frontend(SetKind::NoLocalEndpoints)], Action::Drop),
         ];
-        let mark = Action::SetMark(self.settings.mark);
-        let marked = |condition: Option<Match>| Rule::new(condition, mark.clone());
-        // The node's own connections that took a cluster IP as their source: the answers to those would never come
-        // back. No pod has such an address.
-        let own = || {
-            let key = Key::SourceFrontend;
-            marked(Some(Match::InSet { key, set: self.set(SetKind::ClusterIp) }))
+        let kept = [Rule::new([], Action::KeepDestination)];
+        without_endpoints.into_iter().chain(marking).chain(kept).collect()
+    }
+
+    /// Marks what is not of this node's pods, or of the cluster's.
+    fn masqueraded_for_being_remote(&self) -> Vec<Rule> {
+        let interface = |name: &Arc<str>, is_prefix| Match::Interface {
+            name: name.clone(),
+            is_prefix,
+            is_not: true,
         };
-        match &self.settings.local {
-            _ if self.settings.masquerade_all => rules.push(marked(None)),
-            LocalTraffic::Unknown => rules.push(own()),
+        let condition = match &self.settings.local {
+            _ if self.settings.masquerade_all => return vec![self.marked(None)],
+            LocalTraffic::Unknown => return Vec::new(),
             // The network may contain the service range, and then the node's own connections count as pods'.
             LocalTraffic::Cidr(net) | LocalTraffic::ClusterCidr { cluster: net, .. } => {
-                if net.prefix_len() > 0 {
-                    rules.push(marked(Some(Match::Source { net: *net, is_not: true })));
+                if net.prefix_len() == 0 {
+                    return Vec::new();
                 }
-                rules.push(own());
+                Match::Source { net: *net, is_not: true }
             }
-            LocalTraffic::Bridge(name) => rules.push(marked(Some(Match::Interface {
-                name: name.clone(),
-                is_prefix: false,
-                is_not: true,
-            }))),
-            LocalTraffic::Prefix(name) => rules.push(marked(Some(Match::Interface {
-                name: name.clone(),
-                is_prefix: true,
-                is_not: true,
-            }))),
-        }
-        rules.push(Rule::new([], Action::KeepDestination));
-        rules
+            LocalTraffic::Bridge(name) => interface(name, false),
+            LocalTraffic::Prefix(name) => interface(name, true),
+        };
+        vec![self.marked(Some(condition))]
+    }
+
+    fn marked(&self, condition: Option<Match>) -> Rule {
+        Rule::new(condition, Action::SetMark(self.settings.mark))
     }
 
     fn load_balancer(&self) -> Vec<Rule> {
