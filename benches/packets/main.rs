@@ -97,6 +97,7 @@ fn of_one(
     extent: Extent,
 ) -> Result<Vec<Row>> {
     let ground = Ground::build(arguments.family)?;
+    unit::use_ports_again();
     installed.install(&ground, services)?;
     if !also.is_empty() {
         ground.node()?.command("sh", &["-ec", also])?;

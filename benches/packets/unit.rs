@@ -112,11 +112,17 @@ fn open_datagrams(trial: &Trial<'_>) -> Result<UdpSocket> {
     Ok(socket)
 }
 
+static NEXT: AtomicU16 = AtomicU16::new(FIRST_PORT);
+
+/// Lets ports be used again: new namespaces know none of them.
+pub(crate) fn use_ports_again() {
+    NEXT.store(FIRST_PORT, Ordering::Relaxed);
+}
+
 /// A port that no other socket had. A client that uses one port for two frontends of one endpoint gets the
 /// answers of one from the other (`ip_vs_conn_out_get` in net/netfilter/ipvs/ip_vs_conn.c), and the kernel
 /// chooses a port by its destination, so that it does that.
 fn unused_source(trial: &Trial<'_>) -> Result<SocketAddr> {
-    static NEXT: AtomicU16 = AtomicU16::new(FIRST_PORT);
     let port = NEXT.fetch_add(1, Ordering::Relaxed);
     ensure!((FIRST_PORT..LAST_PORT).contains(&port), "there are no ports left");
     let any: IpAddr = match trial.target.is_ipv4() {
