@@ -109,7 +109,7 @@ impl Drop for Checker {
 /// Runs the process that compares: takes questions from standard input and answers on standard
 /// output.
 pub(crate) fn run(size: Size, kind: Kind) -> Result<()> {
-    let (mut planner, mut kernel) = node::open(kind)?;
+    let (mut planner, mut kernel) = node::open_to_read(kind)?;
     for event in size.events() {
         planner.apply(event);
     }

@@ -24,6 +24,11 @@ pub(crate) const ALL: [Damage; 4] = [
 ];
 
 impl Damage {
+    /// True if it is to ipsets or rules of iptables.
+    pub(crate) fn is_of_rules(&self) -> bool {
+        matches!(self.program, "ipset" | "iptables")
+    }
+
     pub(crate) fn inflict(&self) -> Result<()> {
         let program = self.program;
         let status = Command::new(program).args(self.arguments).status();

@@ -6,6 +6,7 @@ use clap::{Args, ValueEnum};
 use ipnet::IpNet;
 use kernel::rules::Variant;
 use plan::mode::Mode;
+use plan::settings::RuleForm;
 
 /// Network of all cluster addresses: 10.96.0.0/12.
 pub(crate) const SERVICES: (Ipv4Addr, u8) = (Ipv4Addr::new(10, 96, 0, 0), 12);
@@ -22,6 +23,9 @@ pub(crate) struct Kind {
     /// Have one local route in the place of an address for each Service (serviceRoutes).
     #[arg(long)]
     pub(crate) routes: bool,
+    /// Have sets and rules in tables of nf_tables (ruleBackend).
+    #[arg(long)]
+    pub(crate) tables: bool,
 }
 
 /// See [`Mode`].
@@ -57,6 +61,10 @@ impl Kind {
         }
     }
 
+    pub(crate) fn rule_form(self) -> RuleForm {
+        if self.tables { RuleForm::Nftables } else { RuleForm::Iptables }
+    }
+
     /// Returns the networks with a local route.
     pub(crate) fn service_routes(self) -> Vec<IpNet> {
         let (address, length) = SERVICES;
@@ -74,6 +82,7 @@ impl Kind {
             format!("--variant={}", name(&|| self.variant.to_possible_value())),
         ];
         arguments.extend(self.routes.then(|| "--routes".to_owned()));
+        arguments.extend(self.tables.then(|| "--tables".to_owned()));
         arguments
     }
 }

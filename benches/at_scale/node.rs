@@ -172,9 +172,19 @@ pub(crate) fn open(kind: Kind) -> Result<(Planner, Linux)> {
     open_with(kind, SchedulerName::default())
 }
 
+/// The same beside the loop, which may own what is only read.
+pub(crate) fn open_to_read(kind: Kind) -> Result<(Planner, Linux)> {
+    if !kind.tables {
+        return open(kind);
+    }
+    let (rule_form, service_routes) = (kind.rule_form(), kind.service_routes());
+    let settings = Settings { rule_form, service_routes, ..Settings::new("this-node") };
+    Ok((Planner::new(settings), Linux::read_with_tables(Family::BOTH.to_vec())?))
+}
+
 fn open_with(kind: Kind, scheduler: SchedulerName) -> Result<(Planner, Linux)> {
     let mut rules = HashMap::default();
-    for family in Family::BOTH {
+    for family in Family::BOTH.into_iter().filter(|_| !kind.tables) {
         rules.insert(family, Rules::open(family, kind.variant())?);
     }
     let kinds: Vec<_> = rules.values().map(Rules::backend).collect();
@@ -182,6 +192,7 @@ fn open_with(kind: Kind, scheduler: SchedulerName) -> Result<(Planner, Linux)> {
     let settings = Settings {
         random_fully,
         mode: kind.mode(),
+        rule_form: kind.rule_form(),
         scheduler,
         service_routes: kind.service_routes(),
         ..Settings::new("this-node")
@@ -190,7 +201,11 @@ fn open_with(kind: Kind, scheduler: SchedulerName) -> Result<(Planner, Linux)> {
     if let Err(note) = modules::load(Path::new(modules::LOADED), &needed) {
         eprintln!("at_scale: {note}");
     }
-    Ok((Planner::new(settings), Linux::open(rules, kind.mode())?))
+    let linux = match kind.tables {
+        true => Linux::open_with_tables(Family::BOTH.to_vec())?,
+        false => Linux::open(rules, kind.mode())?,
+    };
+    Ok((Planner::new(settings), linux))
 }
 
 /// Does it while the loop says what it does to a file, as it says it to a journal in earnest. The

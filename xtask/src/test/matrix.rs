@@ -22,8 +22,8 @@ const BEFORE: &str = include_str!("matrix/before.md");
 const AFTER: &str = include_str!("matrix/after.md");
 
 const HEAD: &str = "\
-| Kernel | Debian's release | commit | netlink libraries | adapters | program with nf_tables | program with x_tables |
-| --- | --- | --- | --- | --- | --- | --- |
+| Kernel | Debian's release | commit | netlink libraries | adapters | program with nf_tables | program with x_tables | rules in nf_tables |
+| --- | --- | --- | --- | --- | --- | --- | --- |
 ";
 
 /// Choice of kernels, and what becomes of the result.
@@ -48,6 +48,8 @@ pub(super) enum Column {
     NfTables,
     /// The same with iptables for x_tables.
     XTables,
+    /// The program with its sets and rules in tables of nf_tables.
+    Tables,
 }
 
 /// Result of one suite on a kernel.
@@ -98,7 +100,13 @@ fn table(rows: &BTreeMap<Kernel, String>, page: &str) -> String {
 
 fn row(kernel: Kernel, release: &str, commit: &str, cells: &[Cell]) -> String {
     let mut row = format!("| {kernel} | `{release}` | {commit} |");
-    for column in [Column::Libraries, Column::Adapters, Column::NfTables, Column::XTables] {
+    for column in [
+        Column::Libraries,
+        Column::Adapters,
+        Column::NfTables,
+        Column::XTables,
+        Column::Tables,
+    ] {
         let of_cell = |cell: &&Cell| (cell.kernel, cell.column) == (kernel, column);
         let _infallible = write!(row, " {} |", sum(cells.iter().filter(of_cell)));
     }
@@ -155,10 +163,10 @@ mod tests {
         assert_eq!(
             rows,
             [
-                "| 5.10 | `5.10.0` | abc | 54 passed | 0 passed | 0 passed | 0 passed |",
+                "| 5.10 | `5.10.0` | abc | 54 passed | 0 passed | 0 passed | 0 passed | 0 passed |",
                 "| 6.1 | as before |",
                 "| 7 | `7.3.4` | abc | 0 passed | 0 passed | 3 passed, **2 failed** | 0 passed, **not \
-                 all could run** |",
+                 all could run** | 0 passed |",
             ]
         );
     }

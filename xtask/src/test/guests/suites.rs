@@ -156,7 +156,7 @@ pub(in crate::test) fn suites() -> Vec<Suite> {
 const TRAFFIC: [&str; 2] = ["balance::", "masquerade::"];
 
 /// Suites of the matrix of kernels.
-pub(super) const MATRIX: [(Column, Suite); 8] = [
+pub(super) const MATRIX: [(Column, Suite); 10] = [
     (
         Column::XTables,
         Suite::new(Tier::Kernel, "kube-ipvs", BED).only(&TRAFFIC).prepared_by(LEGACY),
@@ -171,6 +171,8 @@ pub(super) const MATRIX: [(Column, Suite); 8] = [
     ),
     (Column::Libraries, Suite::new(Tier::Kernel, "ipset-netlink", Tests::Program("kernel"))),
     (Column::Libraries, Suite::new(Tier::Kernel, "ipvs-rs", Tests::Program("kernel"))),
+    (Column::Libraries, Suite::new(Tier::Kernel, "nftables-netlink", Tests::Program("kernel"))),
+    (Column::Tables, Suite::new(Tier::Kernel, "kube-ipvs", BED).only(&[RULES_IN_NFT])),
 ];
 
 #[cfg(test)]
