@@ -53,7 +53,8 @@ pub struct OwnTables {
     counts: HashMap<SetId, u32>,
     /// The tables that the counts are of, by their handles.
     handles: HashMap<Family, u64>,
-    /// The kernel's rules as they were when others were last known to have changed nothing of ours.
+    /// Where tables have no owners: the kernel's rules as they were when others were last known to have changed nothing of
+    /// ours.
     generation: Option<u32>,
     pacing: Pacing,
 }
@@ -263,6 +264,9 @@ impl OwnTables {
     }
 
     fn commit(&mut self, batch: Batch) -> Result<(), Error> {
+        if self.flags.contains(TableFlags::OWNER) {
+            return self.client.commit(batch);
+        }
         let before = self.client.generation()?.id;
         self.client.commit(batch)?;
         let after = self.client.generation()?.id;

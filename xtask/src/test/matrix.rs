@@ -100,13 +100,9 @@ fn table(rows: &BTreeMap<Kernel, String>, page: &str) -> String {
 
 fn row(kernel: Kernel, release: &str, commit: &str, cells: &[Cell]) -> String {
     let mut row = format!("| {kernel} | `{release}` | {commit} |");
-    for column in [
-        Column::Libraries,
-        Column::Adapters,
-        Column::NfTables,
-        Column::XTables,
-        Column::Tables,
-    ] {
+    for column in
+        [Column::Libraries, Column::Adapters, Column::NfTables, Column::XTables, Column::Tables]
+    {
         let of_cell = |cell: &&Cell| (cell.kernel, cell.column) == (kernel, column);
         let _infallible = write!(row, " {} |", sum(cells.iter().filter(of_cell)));
     }

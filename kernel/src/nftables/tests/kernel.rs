@@ -3,8 +3,9 @@
 use std::path::Path;
 use std::process;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 use netlink::Namespace;
@@ -315,5 +316,76 @@ fn before_the_dispatch_there_is_no_chain_that_leads() {
         assert!(tables.compare_rules(family).unwrap().is_some());
         tables.write_rules(family).unwrap();
         assert!(own_chains_lead(family).unwrap());
+    });
+}
+
+/// Number of rules of another program. Its programs read all of them, and begin anew if anything was committed meanwhile.
+const FOREIGN_RULES: usize = 2_000;
+
+#[test]
+fn another_programs_change_ends_beside_changes_of_ours_without_a_pause() {
+    Host::run(|| {
+        let mut input = "*filter\n:FOREIGN - [0:0]\n".to_owned();
+        for number in 0..FOREIGN_RULES {
+            let (third, last) = (number / 250, number % 250);
+            input += &format!("-A FOREIGN -s 192.0.{third}.{last} -j RETURN\n");
+        }
+        succeed("iptables-nft-restore", &[], &(input + "COMMIT\n"));
+        let family = Family::V4;
+        let mut tables = mk_tables(family);
+        let (set, ended) = (set(SetKind::ClusterIp, family), AtomicBool::new(false));
+        thread::scope(|scope| {
+            let changing = scope.spawn(|| {
+                let mut n_changes = 0;
+                while !ended.load(Ordering::Relaxed) {
+                    let entry = Entry::AddressPort(frontend(family, 9));
+                    for change in [Op::AddEntry(set, entry), Op::RemoveEntry(set, entry)] {
+                        assert!(tables.apply(&[change]).iter().all(Result::is_ok));
+                        n_changes += 1;
+                    }
+                }
+                n_changes
+            });
+            let began = Instant::now();
+            for last in 0..3 {
+                let source = format!("192.0.1.{last}");
+                succeed("iptables-nft", &["-D", "FOREIGN", "-s", &source, "-j", "RETURN"], "");
+            }
+            let took = began.elapsed();
+            ended.store(true, Ordering::Relaxed);
+            let n_changes = changing.join().unwrap();
+            println!("three removals took {took:?}, beside {n_changes} transactions");
+            assert!(n_changes > 0);
+        });
+    });
+}
+
+#[test]
+fn many_entries_are_added_and_removed_in_few_transactions() {
+    const N: u32 = 10_000;
+    Host::run(|| {
+        let (family, set) = (Family::V4, set(SetKind::ClusterIp, Family::V4));
+        let mut tables = mk_tables(family);
+        let entry = |number: u32| {
+            let address = (u32::from_be_bytes([10, 97, 0, 0]) + number).to_be_bytes();
+            let frontend = Frontend { address: address.into(), protocol: Protocol::Udp, port: 53 };
+            Entry::AddressPort(frontend)
+        };
+        let mut change = |what: &str, ops: Vec<Op>| {
+            let (began, before) = (Instant::now(), tables.traffic());
+            assert!(tables.apply(&ops).iter().all(Result::is_ok));
+            let took = began.elapsed();
+            println!("{what}: {took:?}, {} sends", tables.traffic().sends - before.sends);
+        };
+        change("10,000 more", (0..N).map(|number| Op::AddEntry(set, entry(number))).collect());
+        change("one more", vec![Op::AddEntry(set, entry(N))]);
+        change("one less", vec![Op::RemoveEntry(set, entry(N))]);
+        change("10,000 there", (0..N).map(|number| Op::AddEntry(set, entry(number))).collect());
+        let read = tables.read_set(set).unwrap().unwrap();
+        // Tables have one entry from the beginning.
+        assert_eq!(read.entries.len(), N as usize + 1);
+        let mut change = |ops: Vec<Op>| assert!(tables.apply(&ops).iter().all(Result::is_ok));
+        change((0..N).map(|number| Op::RemoveEntry(set, entry(number))).collect());
+        assert_eq!(tables.read_set(set).unwrap().unwrap().entries.len(), 1);
     });
 }
