@@ -84,11 +84,16 @@ pub fn prepare(configuration: &Configuration, served: &[Family]) -> anyhow::Resu
         // In the other form rules of ours let Service traffic in, unless the operator chose otherwise.
         limits.extend(obstacles.into_iter().filter(|_| settings.has_tables()));
     }
+    let is_to_serve = configuration.action != Action::InitOnly;
     let mut linux = match settings.has_tables() {
-        true => Linux::open_with_tables(settings.families.clone())?,
+        true if is_to_serve => Linux::open_with_tables(settings.families.clone())?,
+        // The process that this prepares for may have the tables already, or one before it.
+        true => Linux::read_with_tables(settings.families.clone())?,
         false => Linux::open(rules, settings.mode)?,
     };
-    rule_form::take_sets(&settings, &mut linux)?;
+    if is_to_serve {
+        rule_form::take_sets(&settings, &mut linux)?;
+    }
     linux.keep_sysctls([sysctl::existing(proc_sys, at_once), chosen].concat());
     if configuration.action == Action::InitOnly {
         // The process that this prepares for may not be allowed to set it.

@@ -63,7 +63,8 @@ impl Linux {
 
     fn with_tables(tables: OwnTables, families: Vec<Family>) -> Result<Self, ReadError> {
         let linux = Self::open_to_read(HashMap::default(), Mode::Ipvs)?;
-        let tables = Some(SharedTables::new(tables));
+        let reader = OwnTables::open_to_read(&families)?;
+        let tables = Some(SharedTables::new(tables, reader));
         Ok(Self { families, tables, ipset: None, ..linux })
     }
 

@@ -15,15 +15,20 @@ use crate::rules::{Backend, chain_names};
 
 /// Tables that the kernel's thread, repairs and readings beside it share.
 #[derive(Debug, Clone)]
-pub(super) struct SharedTables(Arc<Mutex<OwnTables>>);
+pub(super) struct SharedTables {
+    tables: Arc<Mutex<OwnTables>>,
+    /// Reads large sets, which takes the kernel up to a second, while others are written.
+    reader: Arc<Mutex<OwnTables>>,
+}
 
 impl SharedTables {
-    pub(super) fn new(tables: OwnTables) -> Self {
-        Self(Arc::new(Mutex::new(tables)))
+    /// `reader` reads alone.
+    pub(super) fn new(tables: OwnTables, reader: OwnTables) -> Self {
+        Self { tables: Arc::new(Mutex::new(tables)), reader: Arc::new(Mutex::new(reader)) }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, OwnTables> {
-        self.0.lock()
+        self.tables.lock()
     }
 
     /// Compares a family's rules, and finds out if those of another mode lead its connections.
@@ -47,8 +52,9 @@ impl SharedTables {
             match tables.is_untouched(*family) {
                 Ok(true) => drop(untouched.insert(*family)),
                 Ok(false) => {}
+                // The audit reads it, and reports what it meets.
                 Err(error) => {
-                    tracing::warn!(%family, "cannot look at our table of nf_tables: {error}");
+                    tracing::debug!(%family, "cannot look at our table of nf_tables: {error}");
                 }
             }
             entries.extend(SetId::all(*family).filter_map(|set| Some((set, tables.count(set)?))));
@@ -81,7 +87,9 @@ impl RuleRepairer for SharedTables {
 }
 
 impl SetReader for SharedTables {
+    /// A change meanwhile makes a reading void: the next one lets none come between.
     fn read_set(&self, set: SetId) -> Result<Option<ActualSet>, ReadError> {
-        self.lock().read_set(set)
+        let found = self.reader.lock().read_set_anew(set);
+        found.or_else(|_| self.lock().read_set(set))
     }
 }

@@ -559,6 +559,14 @@ impl OwnTables {
         Ok(())
     }
 
+    /// As [`read_set`](Self::read_set), where another socket writes: looks for the sets of networks first.
+    pub fn read_set_anew(&mut self, set: SetId) -> Result<Option<ActualSet>, ReadError> {
+        if set.set_type() == SetType::HashAddressPortNet {
+            self.find_sets(&[set.family])?;
+        }
+        self.read_set(set)
+    }
+
     /// Reads a set with its entries; none if there is no such set.
     pub fn read_set(&mut self, set: SetId) -> Result<Option<ActualSet>, ReadError> {
         let table = self.table(set.family);

@@ -243,7 +243,7 @@ fn chains_go_and_sets_stay() {
             drop(tables);
             // A program that another test starts keeps the socket open until it begins.
             while remove_own_chains(family).is_err() {
-                std::thread::sleep(Duration::from_millis(10));
+                thread::sleep(Duration::from_millis(10));
             }
             assert!(!own_chains_lead(family).unwrap());
             let mut tables = OwnTables::open(&[family]).unwrap();
