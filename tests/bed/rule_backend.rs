@@ -41,7 +41,7 @@ fn forms(bed: &Bed) -> Vec<&'static str> {
 }
 
 fn wait_for(bed: &Bed, expected: &[&str]) {
-    bed.wait_until(&format!("{expected:?} are what is there"), || forms(bed) == expected);
+    bed.wait_for(limit(), &format!("{expected:?} are what is there"), || forms(bed) == expected);
 }
 
 /// Requires that no client was cut, refused or delayed. Datagrams to a removed real server may be lost until the kernel's
@@ -92,7 +92,7 @@ fn a_change_of_the_mode_from_nf_tables_and_back_costs_no_client_anything() {
     load.wait_for_answers(some(), limit()).unwrap();
     drop(proxy);
     let proxy = bed.start(&["--proxy-mode=iptables", NFTABLES]);
-    bed.wait_until("the table is gone", || !forms(bed).contains(&"nf_tables"));
+    bed.wait_for(limit(), "the table is gone", || !forms(bed).contains(&"nf_tables"));
     load.wait_for_answers(some(), limit()).unwrap();
     drop(proxy);
     let _proxy = bed.start(&[NFTABLES]);
