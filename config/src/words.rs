@@ -141,13 +141,13 @@ words! {
     }
 }
 
-/// What decides in which form mode ipvs has its constant rules and sets.
+/// Choice of the form of rules and sets in IPVS mode (`ruleBackend`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RuleBackend {
-    /// What a start finds: the form that is there, else the first that the host can do.
+    /// The form that a node has, else the first that its host supports.
     #[default]
     Auto,
-    /// The operator.
+    /// This one.
     Only(RuleForm),
 }
 
@@ -165,7 +165,7 @@ impl RuleBackend {
 words! {
     RuleBackend {
         Auto = "auto", (
-            "what is there at a start; else iptables, or nftables where only that works"
+            "the form that the node has; else iptables, or nftables where only that works"
         );
         Only(RuleForm::Iptables) = "iptables", (
             "rules of iptables that look into ipsets, as with kube-proxy"

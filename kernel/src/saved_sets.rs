@@ -13,7 +13,7 @@ use super::{ReadError, loaded, translate};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SavedSet {
     pub set: SetId,
-    /// Where it is.
+    /// Form of the rules that look into it: in ipset, or in nf_tables.
     pub form: RuleForm,
     /// What `ipset create` makes it with.
     pub creation: String,

@@ -218,7 +218,7 @@ fn a_restart_writes_nothing_and_drift_is_repaired() {
     });
     ask();
     drop(proxy);
-    // Nobody has them now.
+    // No process owns the tables now.
     bed.tool("nft", &["flush", "chain", "ip", "kube-ipvs", "prerouting"]);
     bed.tool("nft", &["flush", "set", "ip", "kube-ipvs", "KUBE-CLUSTER-IP"]);
     let _proxy = bed.start(&[]);

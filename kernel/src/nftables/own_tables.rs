@@ -53,8 +53,7 @@ pub struct OwnTables {
     counts: HashMap<SetId, u32>,
     /// The tables that the counts are of, by their handles.
     handles: HashMap<Family, u64>,
-    /// Where tables have no owners: the kernel's rules as they were when others were last known to have changed nothing of
-    /// ours.
+    /// Generation of the kernel's rules up to which no other program changed ours, where tables have no owners.
     generation: Option<u32>,
     pacing: Pacing,
 }
@@ -123,7 +122,7 @@ impl OwnTables {
         Ok(tables)
     }
 
-    /// Checks that this kernel takes a table of these rules. Nothing is made, whoever owns ours.
+    /// Checks that this kernel takes a table of these rules. Nothing is made.
     ///
     /// # Errors
     /// With the object that the kernel lacks something for.

@@ -1,7 +1,7 @@
 //! Choice of the form of rules and sets in mode ipvs, and the change from one to the other.
 //!
-//! A form that is there stays: a restart must not change what carries traffic because a module could not be loaded for a
-//! moment.
+//! The form that a node has stays: a module that cannot be loaded for a moment must not change what carries traffic at a
+//! restart.
 
 use plan::hash::HashMap;
 use plan::mode::Mode;
@@ -15,7 +15,7 @@ use kernel::ReadError;
 use kernel::linux::Linux;
 use kernel::nftables::own_chains_lead;
 
-/// Returns the forms that a start tries, the first that works is taken.
+/// Returns the forms that a start tries in this order: the first that works is taken.
 pub(super) fn candidates(configuration: &Configuration) -> Vec<RuleForm> {
     let settings = &configuration.settings;
     match configuration.rule_backend {
@@ -28,7 +28,7 @@ pub(super) fn candidates(configuration: &Configuration) -> Vec<RuleForm> {
     }
 }
 
-/// Returns the form that leads connections now; none: neither does. What cannot be read is not there.
+/// Returns the form that the node has; none: neither. A form that cannot be read counts as absent.
 fn found(settings: &Settings) -> Option<RuleForm> {
     if settings.families.iter().any(|family| own_chains_lead(*family).unwrap_or(false)) {
         return Some(RuleForm::Nftables);
@@ -42,7 +42,8 @@ pub(super) fn in_form(configuration: &Configuration, form: RuleForm) -> Configur
     Configuration { settings, ..configuration.clone() }
 }
 
-/// Gives the sets of a form that does not lead yet what the other form's have: they say which virtual servers are ours.
+/// Copies the other form's entries into sets of a form that does not lead yet: they are the ownership markers of virtual
+/// servers.
 ///
 /// # Errors
 /// When a set cannot be read or written.
