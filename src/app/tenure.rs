@@ -242,7 +242,8 @@ async fn serve_at_work(
     };
     let parts = Parts {
         route_watch,
-        backends: configuration.cleanup_other_modes.then_some(backends),
+        // Rules of iptables beside tables of ours are of the former form, and out of date at the next change.
+        backends: (configuration.cleanup_other_modes || settings.has_tables()).then_some(backends),
         configuration,
         settings,
         former,

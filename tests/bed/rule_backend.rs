@@ -66,14 +66,14 @@ fn a_change_of_the_form_and_back_costs_no_client_anything() {
     let load = Load::start(&loaded.clients(Amount::new(bed))).unwrap();
     load.wait_for_answers(some(), limit()).unwrap();
     // A start without the word keeps what is there.
-    for (word, expected) in [
-        (NFTABLES, &["nf_tables"][..]),
-        ("--rule-backend=auto", &["nf_tables"]),
-        (IPTABLES, &["iptables", "ipset"]),
-        ("--rule-backend=auto", &["iptables", "ipset"]),
+    for (words, expected) in [
+        (&[NFTABLES, "--cleanup-other-modes=false"][..], &["nf_tables"][..]),
+        (&["--rule-backend=auto"], &["nf_tables"]),
+        (&[IPTABLES], &["iptables", "ipset"]),
+        (&["--rule-backend=auto"], &["iptables", "ipset"]),
     ] {
         drop(proxy);
-        proxy = bed.start(&[word]);
+        proxy = bed.start(words);
         wait_for(bed, expected);
         load.wait_for_answers(some(), limit()).unwrap();
     }
