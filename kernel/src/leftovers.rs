@@ -11,12 +11,11 @@ use plan::hash::{HashMap, HashSet};
 use plan::kernel_objects::{Entry, Frontend};
 use plan::model::Protocol;
 use plan::routes::RouteOp;
-use plan::rule_set::nft;
 use plan::sets::{FORMER, SetId};
 
 use super::link::{AddressBatch, AddressScope, Link, LinkAddress, Links};
 use super::linux::grow;
-use super::nftables::{OwnTables, families_with};
+use super::nftables::own_sets;
 use super::route::{RouteBatch, Routes};
 use super::{ReadError, loaded, translate};
 
@@ -95,7 +94,12 @@ impl Leftovers {
             .partition(|address| link.as_ref().is_some_and(|link| link.index == address.index));
         let (mut sets, foreign_sets) = self.read_sets()?;
         let ipsets = sets.keys().copied().collect();
-        add_sets_in_tables(&mut sets)?;
+        for (set, found) in own_sets()? {
+            match sets.entry(set) {
+                MapEntry::Occupied(mut there) => there.get_mut().entries.extend(found.entries),
+                MapEntry::Vacant(vacant) => drop(vacant.insert(found)),
+            }
+        }
         let actual = Actual {
             link: link.is_some(),
             addresses: ours
@@ -334,24 +338,6 @@ impl Leftovers {
         }
         left
     }
-}
-
-/// Adds the entries of our sets in nf_tables.
-fn add_sets_in_tables(sets: &mut HashMap<SetId, ActualSet>) -> Result<(), ReadError> {
-    let unread = |error| ReadError::new("tables of nf_tables", error);
-    let families = families_with(nft::TABLE).map_err(unread)?;
-    if families.is_empty() {
-        return Ok(());
-    }
-    let mut tables = OwnTables::open_to_read(&families)?;
-    for set in families.into_iter().flat_map(SetId::all) {
-        let Some(found) = tables.read_set(set)? else { continue };
-        match sets.entry(set) {
-            MapEntry::Occupied(mut there) => there.get_mut().entries.extend(found.entries),
-            MapEntry::Vacant(vacant) => drop(vacant.insert(found)),
-        }
-    }
-    Ok(())
 }
 
 fn is(error: &netlink::Error, errno: rustix::io::Errno) -> bool {

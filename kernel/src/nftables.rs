@@ -1,16 +1,20 @@
 //! Tables of nf_tables: our own, with the sets and rules of IPVS mode in one of its forms; and kube-proxy's, of its nftables
 //! mode, which are removed. Base chains of others are read.
 
-mod input;
+mod filter;
 mod own_tables;
 mod pacing;
 mod words;
 
 use nftables::{Batch, Chain, Client, Error, Name, TableId};
+use plan::actual::ActualSet;
 use plan::model::Family;
 use plan::rule_set::nft;
+use plan::sets::SetId;
 
-pub(crate) use input::{Closing, FilterChain, FilterHook, filter_chains};
+use crate::ReadError;
+
+pub(crate) use filter::{Closing, FilterChain, FilterHook, filter_chains};
 pub use own_tables::OwnTables;
 use words::family_of;
 
@@ -30,6 +34,20 @@ pub fn own_chains_lead(family: Family) -> Result<bool, Error> {
         family,
     )?;
     Ok(led.iter().any(|chain| chain.base.is_some_and(|base| base.hook == nftables::Hook::Output)))
+}
+
+/// Reads the sets of our tables, where there are some.
+pub(crate) fn own_sets() -> Result<Vec<(SetId, ActualSet)>, ReadError> {
+    let families =
+        families_with(nft::TABLE).map_err(|error| ReadError::new("tables of nf_tables", error))?;
+    if families.is_empty() {
+        return Ok(Vec::new());
+    }
+    let (mut tables, mut sets) = (OwnTables::open_to_read(&families)?, Vec::new());
+    for set in families.into_iter().flat_map(SetId::all) {
+        sets.extend(tables.read_set(set)?.map(|found| (set, found)));
+    }
+    Ok(sets)
 }
 
 /// Removes all chains of a family from our table in nf_tables. Its sets stay.

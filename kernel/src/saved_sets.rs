@@ -2,11 +2,10 @@
 
 use plan::actual::ActualSet;
 use plan::capacity::SetSize;
-use plan::rule_set::nft;
 use plan::sets::SetId;
 use plan::settings::RuleForm;
 
-use super::nftables::{OwnTables, families_with};
+use super::nftables::own_sets;
 use super::{ReadError, loaded, translate};
 
 /// A set with its entries.
@@ -39,16 +38,8 @@ pub fn read() -> Result<Vec<SavedSet>, ReadError> {
             }
         }
     }
-    let families =
-        families_with(nft::TABLE).map_err(|error| ReadError::new("tables of nf_tables", error))?;
-    if !families.is_empty() {
-        let mut tables = OwnTables::open_to_read(&families)?;
-        for set in families.into_iter().flat_map(SetId::all) {
-            if let Some(found) = tables.read_set(set)? {
-                saved.push(SavedSet::new(set, RuleForm::Nftables, found));
-            }
-        }
-    }
+    let in_tables = own_sets()?.into_iter();
+    saved.extend(in_tables.map(|(set, found)| SavedSet::new(set, RuleForm::Nftables, found)));
     Ok(saved)
 }
 

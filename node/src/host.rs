@@ -13,7 +13,7 @@ pub mod sysctls;
 
 use std::path::Path;
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use plan::hash::HashMap;
 use plan::model::Family;
 use plan::settings::Settings;
@@ -92,7 +92,10 @@ pub fn prepare(configuration: &Configuration, served: &[Family]) -> anyhow::Resu
         false => Linux::open(rules, settings.mode)?,
     };
     if is_to_serve {
-        rule_form::take_sets(&settings, &mut linux)?;
+        rule_form::take_sets(&settings, &mut linux).context(
+            "take the sets of the other form over: nothing of it was removed. To keep the form that the node has, set \
+             ruleBackend to it; kube-ipvs --cleanup removes both, and ends connections",
+        )?;
     }
     linux.keep_sysctls([sysctl::existing(proc_sys, at_once), chosen].concat());
     if configuration.action == Action::InitOnly {

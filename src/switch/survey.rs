@@ -7,6 +7,7 @@ use anyhow::bail;
 use plan::mode::Mode;
 use plan::model::Family;
 use plan::op::PartKind;
+use plan::settings::Settings;
 
 use super::status;
 use config::Configuration;
@@ -95,7 +96,8 @@ fn write_state(
         write_ipvs(configured, leaves(Mode::has_virtual_servers), out)?;
     }
     if leaves(Mode::leads_by_rules) {
-        let beside = left::rules_beside(&configured.settings, configured.variant)?;
+        let chosen = Settings { mode: to, ..configured.settings.clone() };
+        let beside = left::rules_beside(&chosen, configured.variant)?;
         writeln!(out, "rules: {beside}; connections that they led go on")?;
     }
     if leaves(Mode::balances_by_rules) {

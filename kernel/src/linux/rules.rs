@@ -103,8 +103,14 @@ impl LinuxRules {
             }
         }
         if is_behind_own_chains(rule_set).unwrap_or(true) {
-            remove_own_chains(family)
-                .map_err(|error| Refusal::new(Refusal::class_of(error.raw_os_error()), error))?;
+            remove_own_chains(family).map_err(|error| {
+                let class = Refusal::class_of(error.raw_os_error());
+                let what = format_args!(
+                    "remove the chains of the tables kube-ipvs in nf_tables, which come before these rules: {error}. If \
+                     another kube-ipvs has the tables, end it"
+                );
+                Refusal::new(class, what)
+            })?;
         }
         Ok(())
     }

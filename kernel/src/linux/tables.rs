@@ -89,7 +89,11 @@ impl RuleRepairer for SharedTables {
 impl SetReader for SharedTables {
     /// A change meanwhile makes a reading void: the next one lets none come between.
     fn read_set(&self, set: SetId) -> Result<Option<ActualSet>, ReadError> {
-        let found = self.reader.lock().read_set_anew(set);
-        found.or_else(|_| self.lock().read_set(set))
+        let Ok(found) = self.reader.lock().read_set_anew(set) else {
+            return self.lock().read_set(set);
+        };
+        // An entry that is written again is counted again, and drift checks compare the count.
+        self.lock().learn_count(set, found.as_ref());
+        Ok(found)
     }
 }

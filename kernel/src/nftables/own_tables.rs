@@ -385,8 +385,8 @@ impl OwnTables {
         Ok(self.has_rules.contains(&family))
     }
 
-    /// Has all tables read again if anything in nf_tables changed that was not ours. An element that another program took
-    /// out is seen if this kernel counts them (Linux 6.18, `NFTA_SET_COUNT`), else by the audit.
+    /// Has rules and the list of sets read again if anything in nf_tables changed that was not ours. Kernels without owners
+    /// of tables count no elements either: the audit sees one that another program took out.
     fn look_for_changes(&mut self) -> Result<(), Error> {
         let now = self.client.generation()?.id;
         if self.generation.replace(now) == Some(now) {
@@ -396,11 +396,8 @@ impl OwnTables {
         let families: HashSet<Family> = self.counts.keys().map(|set| set.family).collect();
         for family in families {
             let found = self.client.list_sets(&self.table(family))?;
-            self.counts.retain(|set, count| {
-                let there = found.iter().find(|it| it.name.as_str() == set.name());
-                *count = there.and_then(|it| it.count).unwrap_or(*count);
-                set.family != family || there.is_some()
-            });
+            let is_there = |set: &SetId| found.iter().any(|it| it.name.as_str() == set.name());
+            self.counts.retain(|set, _| set.family != family || is_there(set));
         }
         Ok(())
     }
@@ -584,12 +581,21 @@ impl OwnTables {
                 }
             }
         }
-        let count = u32::try_from(entries.len() + n_unknown).unwrap_or(u32::MAX);
-        match exists {
-            true => self.counts.insert(set, count),
-            false => self.counts.remove(&set),
-        };
-        Ok(exists.then_some(ActualSet { entries, n_unknown, capacity: Capacity::new(u32::MAX) }))
+        let capacity = Capacity::new(u32::MAX);
+        let found = exists.then_some(ActualSet { entries, n_unknown, capacity });
+        self.learn_count(set, found.as_ref());
+        Ok(found)
+    }
+
+    /// Takes in what a set has, as it was read.
+    pub fn learn_count(&mut self, set: SetId, found: Option<&ActualSet>) {
+        match found {
+            Some(ActualSet { entries, n_unknown, .. }) => {
+                let count = u32::try_from(entries.len() + n_unknown).unwrap_or(u32::MAX);
+                self.counts.insert(set, count);
+            }
+            None => drop(self.counts.remove(&set)),
+        }
     }
 
     /// Returns the sets of nf_tables that a set is in: one, and of networks one more for each length.

@@ -161,7 +161,12 @@ fn nothing_is_masqueraded_for_being_remote_when_every_address_is_local() {
     let rule_set = RuleSet::new(Family::V4, &mk_settings(Family::V4, false, everything));
     let mut expected = mk_rule_set();
     expected.chains[5].rules.insert(1, "-j NETMAP --to 240.0.0.0/4".to_owned());
-    assert_eq!(rule_set.chains, expected.chains);
+    for chain in expected.nft.iter_mut().filter(|chain| chain.name == "short-circuit") {
+        let network = "240.0.0.0/4".parse().unwrap();
+        chain.rules =
+            vec![nft::Rule { matches: Vec::new(), action: nft::Action::MapDestination(network) }];
+    }
+    assert_eq!(rule_set, expected);
 }
 
 /// The network of the pods may contain the service range, or be it.

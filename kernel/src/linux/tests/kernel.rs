@@ -16,7 +16,9 @@ use plan::rule_set::{LocalTraffic, RuleSetSettings};
 use plan::scheduler::SchedulerName;
 use plan::sets::SetKind;
 
+use super::super::tables::SharedTables;
 use super::super::*;
+use crate::nftables::OwnTables;
 use crate::program;
 use crate::rules::{Rules, TIMEOUT, Variant};
 
@@ -300,4 +302,23 @@ fn costs_little(variant: Variant) {
             println!("listing {} virtual servers takes {:?}", listed.len(), begin.elapsed());
         });
     }
+}
+
+#[test]
+fn a_reading_beside_the_writer_puts_the_count_of_a_set_in_nf_tables_right() {
+    Host::run_without_ipvs(|| {
+        let families = [Family::V4];
+        let reader = OwnTables::open_to_read(&families).unwrap();
+        let tables = SharedTables::new(OwnTables::open(&families).unwrap(), reader);
+        let entry = Entry::AddressPort(mk_frontend(Family::V4, 1));
+        let size = SetSize { capacity: Capacity::FIRST, expected: 0 };
+        // An entry that another program took out, and that is put back without its being seen.
+        let add = || Op::AddEntry(CLUSTER_IP, entry);
+        let ops = [Op::CreateSet(CLUSTER_IP, size), add(), add()];
+        assert!(tables.lock().apply(&ops).iter().all(Result::is_ok));
+        let counted = || tables.look(&families).1.get(&CLUSTER_IP).copied();
+        assert_eq!(counted(), Some(2));
+        assert_eq!(tables.read_set(CLUSTER_IP).unwrap().unwrap().entries.len(), 1);
+        assert_eq!(counted(), Some(1));
+    });
 }

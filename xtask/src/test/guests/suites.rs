@@ -32,10 +32,11 @@ const BESIDE_NFT: [&str; 1] = ["rules::tests::kernel::beside_nft::"];
 /// Tests beside the code that need no nf_tables, among others. User mode has x_tables.
 const IN_USER_MODE: [&str; 3] = ["conntrack::", "linux::", "rules::tests::kernel::"];
 /// Those among them that are about nf_tables alone, or about both kinds on one host.
-const NOT_WITH_LEGACY: [&str; 8] = [
+const NOT_WITH_LEGACY: [&str; 9] = [
     BESIDE_NFT[0],
     "linux::tests::kernel::a_drift_check_costs_little_whatever_there_is_with_nft",
     "linux::tests::kernel::a_drift_check_sees_what_others_do_with_nft",
+    "linux::tests::kernel::a_reading_beside_the_writer_",
     "linux::tests::kernel::among_many_sets_",
     "linux::tests::kernel::iptables::a_change_of_ours_",
     "linux::tests::kernel::iptables::a_sysctl_",
