@@ -268,8 +268,12 @@ async fn a_virtual_server_waits_for_what_tells_whose_it_is() {
     world.fake.refuse(3, RefusalClass::Exhausted, is_sign);
     world.feed(&[(service.clone(), slice(&service, &[1]))]).await;
     let cluster = frontend(7, Protocol::Tcp);
-    world.until("the other one", |_, actual| real_server(actual, &cluster, 1).is_some()).await;
-    assert_eq!(world.now().pending, 2, "the entry, and what waits for it");
+    // The entry, and what waits for it.
+    world
+        .until("the other one", |status, actual| {
+            status.pending == 2 && real_server(actual, &cluster, 1).is_some()
+        })
+        .await;
     assert!(!world.fake.actual().virtual_servers.contains_key(&at_node_port));
     world.until("in order", |status, _| status.pending == 0).await;
     assert!(world.fake.actual().virtual_servers.contains_key(&at_node_port));
