@@ -136,28 +136,35 @@ impl Translator {
     /// Returns the expressions of a rule, in the order in which `nft` writes them.
     pub(super) fn rule(&self, rule: &Rule) -> Result<Vec<Expression>, nftables::ParseError> {
         let mut expressions = Vec::new();
+        // Registers keep a key for the next lookup of the rule.
+        let mut loaded = None;
         for condition in &rule.matches {
-            self.condition(condition, &mut expressions)?;
+            loaded = self.condition(condition, loaded, &mut expressions)?;
         }
         self.action(&rule.action, &mut expressions)?;
         Ok(expressions)
     }
 
+    /// Writes a condition. `loaded`: the key that the registers have. Returns the one that they have then.
     fn condition(
         &self,
         condition: &Match,
+        loaded: Option<Key>,
         to: &mut Vec<Expression>,
-    ) -> Result<(), nftables::ParseError> {
+    ) -> Result<Option<Key>, nftables::ParseError> {
         let Addresses { source, destination, .. } = addresses(self.0);
         match condition {
-            Match::InSet { key, set } => {
-                self.key(*key, to);
+            Match::InSet { key, set, is_not } => {
+                if loaded != Some(*key) {
+                    self.key(*key, to);
+                }
                 to.push(Expression::Lookup {
                     set: Name::new(set)?,
                     from: FIRST,
-                    is_inverted: false,
+                    is_inverted: *is_not,
                     value_to: None,
                 });
+                return Ok(Some(*key));
             }
             Match::Source { net, is_not } => self.inside(source, net, *is_not, to),
             Match::Destination { net, is_not } => self.inside(destination, net, *is_not, to),
@@ -197,7 +204,7 @@ impl Translator {
                 to.push(compare(false, reset));
             }
         }
-        Ok(())
+        Ok(None)
     }
 
     /// Loads a key into the first registers.

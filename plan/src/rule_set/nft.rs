@@ -117,7 +117,7 @@ pub fn chains(family: Family, settings: &RuleSetSettings) -> Vec<Chain> {
 #[must_use]
 pub fn chains_before_dispatch(family: Family, settings: &RuleSetSettings) -> Vec<Chain> {
     let set = SetId { kind: SetKind::IpvsAddresses, family }.name().to_owned();
-    let bound = Match::InSet { key: Key::SourceAddress, set };
+    let bound = Match::InSet { key: Key::SourceAddress, set, is_not: false };
     let routed = settings.routes.iter().map(|net| Match::Source { net: *net, is_not: false });
     let masquerade = Action::Masquerade { random_fully: settings.random_fully };
     let rules = [bound].into_iter().chain(routed).map(|from| Rule::new([from], masquerade.clone()));
@@ -127,7 +127,7 @@ pub fn chains_before_dispatch(family: Family, settings: &RuleSetSettings) -> Vec
 /// Returns the rules of [`SOURCE_RANGES`]. `ranges`: lengths of the networks that load balancers' clients are in.
 #[must_use]
 pub fn source_ranges(family: Family, ranges: &SourceRanges) -> Vec<Rule> {
-    let allowed = |key, set| Rule::new([Match::InSet { key, set }], Action::Return);
+    let allowed = |key, set| Rule::new([Match::InSet { key, set, is_not: false }], Action::Return);
     let networks = ranges
         .lengths(family)
         .map(|length| allowed(Key::FrontendAndSourceNetwork(length), set_name(family, length)));
@@ -167,9 +167,16 @@ impl Writer<'_> {
     fn services(&self, cluster: &'static str, short_circuit: &'static str) -> Vec<Rule> {
         let to = |kind, action| Rule::new([self.frontend(kind)], action);
         let mut rules = vec![
-            // Most connections are to cluster IPs.
-            to(SetKind::ClusterIp, Action::GoTo(cluster)),
-            // All other addresses of Services are local as well.
+            // Most connections are to cluster IPs that have endpoints.
+            Rule::new(
+                [
+                    self.frontend(SetKind::ClusterIp),
+                    self.no_frontend(SetKind::NoEndpoints),
+                    self.no_frontend(SetKind::NoLocalEndpoints),
+                ],
+                Action::GoTo(cluster),
+            ),
+            // All addresses of Services are local.
             Rule::new([Match::NotLocalDestination], Action::Return),
             to(SetKind::NoEndpoints, Action::GoTo(REFUSE)),
             to(SetKind::LoadBalancerFirewall, Action::Jump(SOURCE_RANGES)),
@@ -229,29 +236,21 @@ impl Writer<'_> {
     }
 
     fn cluster(&self) -> Vec<Rule> {
-        self.to_cluster_ip(self.masqueraded_for_being_remote())
+        let kept = [Rule::new([], Action::KeepDestination)];
+        self.masqueraded_for_being_remote().into_iter().chain(kept).collect()
     }
 
     /// The node's own connections that took a cluster IP as their source are masqueraded as well: the answers to those
     /// would never come back. No pod has such an address, and no packet with a source of the node arrives.
     fn cluster_from_node(&self) -> Vec<Rule> {
-        let mut marking = self.masqueraded_for_being_remote();
+        let mut rules = self.cluster();
         let is_decided = self.settings.masquerade_all
             || matches!(self.settings.local, LocalTraffic::Bridge(_) | LocalTraffic::Prefix(_));
         if !is_decided {
             let (key, set) = (Key::SourceFrontend, self.set(SetKind::ClusterIp));
-            marking.push(self.marked(Some(Match::InSet { key, set })));
+            rules.insert(0, self.marked(Some(Match::InSet { key, set, is_not: false })));
         }
-        self.to_cluster_ip(marking)
-    }
-
-    fn to_cluster_ip(&self, marking: Vec<Rule>) -> Vec<Rule> {
-        let without_endpoints = [
-            Rule::new([self.frontend(SetKind::NoEndpoints)], Action::GoTo(REFUSE)),
-            Rule::new([self.frontend(SetKind::NoLocalEndpoints)], Action::Drop),
-        ];
-        let kept = [Rule::new([], Action::KeepDestination)];
-        without_endpoints.into_iter().chain(marking).chain(kept).collect()
+        rules
     }
 
     /// Marks what is not of this node's pods, or of the cluster's.
@@ -342,8 +341,8 @@ impl Writer<'_> {
     }
 
     fn postrouting(&self) -> Vec<Rule> {
-        let hairpin =
-            Match::InSet { key: Key::FrontendAndSource, set: self.set(SetKind::LoopBack) };
+        let (key, set) = (Key::FrontendAndSource, self.set(SetKind::LoopBack));
+        let hairpin = Match::InSet { key, set, is_not: false };
         vec![
             Rule::new([Match::Marked(self.settings.mark)], Action::GoTo(MASQUERADING)),
             Rule::new([hairpin], Action::Masquerade { random_fully: false }),
@@ -359,15 +358,19 @@ impl Writer<'_> {
     }
 
     fn frontend(&self, kind: SetKind) -> Match {
-        Match::InSet { key: Key::Frontend, set: self.set(kind) }
+        Match::InSet { key: Key::Frontend, set: self.set(kind), is_not: false }
+    }
+
+    fn no_frontend(&self, kind: SetKind) -> Match {
+        Match::InSet { key: Key::Frontend, set: self.set(kind), is_not: true }
     }
 
     fn port(&self, protocol: Protocol, kind: SetKind) -> Match {
-        Match::InSet { key: Key::Port(protocol), set: self.set(kind) }
+        Match::InSet { key: Key::Port(protocol), set: self.set(kind), is_not: false }
     }
 
     fn service_address(&self) -> Match {
-        Match::InSet { key: Key::Address, set: self.set(SetKind::IpvsAddresses) }
+        Match::InSet { key: Key::Address, set: self.set(SetKind::IpvsAddresses), is_not: false }
     }
 
     fn set(&self, kind: SetKind) -> String {

@@ -16,7 +16,7 @@ fn conditions(condition: &nft::Match) -> Vec<Match> {
     let one = |condition| vec![Match { is_negated: false, condition }];
     let or_not = |is_negated: &bool, condition| vec![Match { is_negated: *is_negated, condition }];
     match condition {
-        nft::Match::InSet { key, set } => in_set(*key, set),
+        nft::Match::InSet { key, set, is_not } => in_set(*key, set, *is_not),
         nft::Match::Source { net, is_not } => or_not(is_not, Condition::Source(*net)),
         nft::Match::Destination { net, is_not } => or_not(is_not, Condition::Destination(*net)),
         nft::Match::Interface { name, is_prefix, is_not } => {
@@ -33,7 +33,7 @@ fn conditions(condition: &nft::Match) -> Vec<Match> {
     }
 }
 
-fn in_set(key: Key, set: &str) -> Vec<Match> {
+fn in_set(key: Key, set: &str, is_negated: bool) -> Vec<Match> {
     let family = crate::model::Family::BOTH.into_iter();
     // Networks are in a set for each length.
     let of_networks =
@@ -54,9 +54,9 @@ fn in_set(key: Key, set: &str) -> Vec<Match> {
         Key::Port(protocol) => Some(Condition::Protocol(protocol)),
         _ => None,
     };
-    let lookup = Condition::InSet(set, vec![first, last]);
-    let all = of_protocol.into_iter().chain([lookup]);
-    all.map(|condition| Match { is_negated: false, condition }).collect()
+    let of_protocol = of_protocol.map(|condition| Match { is_negated: false, condition });
+    let lookup = Match { is_negated, condition: Condition::InSet(set, vec![first, last]) };
+    of_protocol.into_iter().chain([lookup]).collect()
 }
 
 fn target(action: &Action) -> Target {

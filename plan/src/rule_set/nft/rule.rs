@@ -17,10 +17,11 @@ pub struct Rule {
 /// A condition on a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Match {
-    /// A set has the key.
+    /// A set has the key, or has it not.
     InSet {
         key: Key,
         set: String,
+        is_not: bool,
     },
     /// Its source is in a network, or is not.
     Source {
@@ -124,7 +125,9 @@ impl Words {
         let ip = self.ip();
         let not = |is_not: &bool| if *is_not { "!= " } else { "" };
         match condition {
-            Match::InSet { key, set } => format!("{} @{set}", self.of_key(*key)),
+            Match::InSet { key, set, is_not } => {
+                format!("{} {}@{set}", self.of_key(*key), not(is_not))
+            }
             Match::Source { net, is_not } => format!("{ip} saddr {}{}", not(is_not), network(net)),
             Match::Destination { net, is_not } => {
                 format!("{ip} daddr {}{}", not(is_not), network(net))
