@@ -13,6 +13,10 @@
 //! The setup is that of a kubelet and a CNI with plain routes: addresses, routes, forwarding,
 //! hairpin on the pods' ports, bridged packets shown to iptables. Everything that is a service
 //! proxy's business is left alone.
+//!
+//! A kernel without `br_netfilter` translates no packet that crosses a bridge. There, each pod has a
+//! cable of its own to its node and a route for its address alone, as the plugin `ptp` lays them, and the
+//! node's address towards its pods is on each of these cables.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -51,6 +55,18 @@ pub struct Cluster {
     /// The underlay's bridge lives here.
     fabric: Namespace,
 }
+
+/// How pods hang on their node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum PodCables {
+    /// All on one bridge, `cni0`, whose packets pass iptables.
+    Bridge,
+    /// Each by itself.
+    Routed,
+}
+
+/// Whether packets that cross a bridge pass iptables. Only `br_netfilter` has it.
+const BRIDGE_FILTERING: &str = "net/bridge/bridge-nf-call-iptables";
 
 /// A node, a pod or a client.
 #[derive(Debug)]
@@ -113,14 +129,15 @@ impl Cluster {
         spec.check()?;
         let cluster = Self::create_namespaces(spec)?;
         cluster.lay_cables(spec.ipv6).context("laying the cables of the underlay")?;
+        let cables = PodCables::of_host(&cluster.fabric)?;
         for (number, node) in spec.numbered() {
             cluster
-                .configure_node(number)
+                .configure_node(number, cables)
                 .with_context(|| format!("setting up {}", node_name(number)))?;
             for pod in 1..=node.pods {
                 let host = cluster.pod(number, pod)?;
                 host.namespace
-                    .configure_links(&pod_lines(host, number))
+                    .configure_links(&cables.lines_of_pod(host, number))
                     .with_context(|| format!("setting up {}", host.name))?;
             }
         }
@@ -249,18 +266,16 @@ impl Cluster {
         self.fabric.configure_links(&lines)
     }
 
-    /// A node's own addresses, the bridge for its pods, and the way to the pods of the others.
-    fn configure_node(&self, number: u8) -> Result<()> {
+    /// A node's own addresses, the cables of its pods, and the way to the pods of the others.
+    fn configure_node(&self, number: u8, cables: PodCables) -> Result<()> {
         let node = self.node(number)?;
         let mut lines = underlay_lines(node);
-        lines.push("link add cni0 type bridge mcast_snooping 0".to_owned());
-        lines.push("link set cni0 up".to_owned());
-        lines.push(format!("addr add {}/24 dev cni0", addresses::bridge_ipv4(number)));
         lines.push(format!("route add default via {}", addresses::GATEWAY_IPV4));
         if node.ipv6.is_some() {
-            lines.push(format!("addr add {}/64 dev cni0 nodad", addresses::bridge_ipv6(number)));
             lines.push(format!("route add default via {}", addresses::GATEWAY_IPV6));
         }
+        let pods = numbered(&self.pods, number).map(Vec::as_slice).unwrap_or_default();
+        lines.extend(cables.lines_of_node(number, node.ipv6.is_some(), pods));
         for (other, peer) in (1..).zip(&self.nodes).filter(|(other, _)| *other != number) {
             let range = addresses::pod_range_ipv4(other);
             lines.push(format!("route add {range} via {}", peer.ipv4));
@@ -268,12 +283,6 @@ impl Cluster {
                 let range = addresses::pod_range_ipv6(other);
                 lines.push(format!("route add {range} via {ipv6}"));
             }
-        }
-        for pod in numbered(&self.pods, number).into_iter().flatten() {
-            let (name, inside) = (&pod.name, pod.namespace.name());
-            lines.push(format!("link add {name} type veth peer name eth0 netns {inside}"));
-            lines.push(format!("link set {name} master cni0 up"));
-            lines.push(format!("link set dev {name} type bridge_slave hairpin on"));
         }
         node.namespace.set_sysctl("net/ipv4/ip_forward", "1")?;
         if node.ipv6.is_some() {
@@ -339,13 +348,11 @@ fn prepare(namespace: &Namespace, ipv6: bool) -> Result<()> {
 /// Sets whether packets that cross a bridge pass iptables as well. Does nothing without
 /// br_netfilter.
 fn set_bridge_filtering(namespace: &Namespace, value: &str) -> Result<()> {
-    if !namespace.has_sysctl("net/bridge/bridge-nf-call-iptables")? {
+    if !namespace.has_sysctl(BRIDGE_FILTERING)? {
         return Ok(());
     }
-    namespace.set_sysctls(&[
-        ("net/bridge/bridge-nf-call-iptables", value),
-        ("net/bridge/bridge-nf-call-ip6tables", value),
-    ])
+    namespace
+        .set_sysctls(&[(BRIDGE_FILTERING, value), ("net/bridge/bridge-nf-call-ip6tables", value)])
 }
 
 /// A host's place on the underlay.
@@ -359,13 +366,65 @@ fn underlay_lines(host: &Host) -> Vec<String> {
     lines
 }
 
-fn pod_lines(pod: &Host, node: u8) -> Vec<String> {
-    let mut lines = underlay_lines(pod);
-    lines.push(format!("route add default via {}", addresses::bridge_ipv4(node)));
-    if pod.ipv6.is_some() {
-        lines.push(format!("route add default via {}", addresses::bridge_ipv6(node)));
+impl PodCables {
+    fn of_host(namespace: &Namespace) -> Result<Self> {
+        let is_bridge = namespace.has_sysctl(BRIDGE_FILTERING)?;
+        Ok(if is_bridge { Self::Bridge } else { Self::Routed })
     }
-    lines
+
+    fn lines_of_node(self, node: u8, ipv6: bool, pods: &[Host]) -> Vec<String> {
+        let mut lines = Vec::new();
+        if self == Self::Bridge {
+            lines.push("link add cni0 type bridge mcast_snooping 0".to_owned());
+            lines.push("link set cni0 up".to_owned());
+            lines.push(format!("addr add {}/24 dev cni0", addresses::bridge_ipv4(node)));
+            if ipv6 {
+                lines.push(format!("addr add {}/64 dev cni0 nodad", addresses::bridge_ipv6(node)));
+            }
+        }
+        for pod in pods {
+            let (name, inside) = (&pod.name, pod.namespace.name());
+            lines.push(format!("link add {name} type veth peer name eth0 netns {inside}"));
+            if self == Self::Bridge {
+                lines.push(format!("link set {name} master cni0 up"));
+                lines.push(format!("link set dev {name} type bridge_slave hairpin on"));
+                continue;
+            }
+            lines.push(format!("link set {name} up"));
+            lines.push(format!("addr add {}/32 dev {name}", addresses::bridge_ipv4(node)));
+            lines.push(format!("route add {} dev {name}", pod.ipv4));
+            if let Some(address) = pod.ipv6 {
+                let own = addresses::bridge_ipv6(node);
+                lines.push(format!("addr add {own}/128 dev {name} nodad"));
+                lines.push(format!("route add {address} dev {name}"));
+            }
+        }
+        lines
+    }
+
+    fn lines_of_pod(self, pod: &Host, node: u8) -> Vec<String> {
+        let gateway = addresses::bridge_ipv4(node);
+        let gateway_ipv6 = pod.ipv6.map(|_| addresses::bridge_ipv6(node));
+        let mut lines = match self {
+            Self::Bridge => underlay_lines(pod),
+            Self::Routed => {
+                let mut lines = vec![
+                    "link set lo up".to_owned(),
+                    "link set eth0 up".to_owned(),
+                    format!("addr add {}/32 dev eth0", pod.ipv4),
+                    format!("route add {gateway} dev eth0 scope link"),
+                ];
+                lines.extend(
+                    pod.ipv6.map(|address| format!("addr add {address}/128 dev eth0 nodad")),
+                );
+                lines.extend(gateway_ipv6.map(|it| format!("route add {it} dev eth0")));
+                lines
+            }
+        };
+        lines.push(format!("route add default via {gateway}"));
+        lines.extend(gateway_ipv6.map(|it| format!("route add default via {it}")));
+        lines
+    }
 }
 
 fn client_lines(client: &Host, first_node: &Host) -> Vec<String> {

@@ -1,64 +1,19 @@
-//! A host with the modules of RHEL 10's package `kernel-modules-core` alone, and without iptables, ipset and nft.
+//! A host of RHEL 10: without the modules of `kernel-modules-extra`, and without iptables, ipset and nft.
 //!
-//! Nothing in the guest has loaded the others yet: these tests have a guest of their own.
+//! `cargo xtask test` makes one of a guest. The flows that need the form of nf_tables alone run there, too.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use bed::{Protocol, Service, program};
 
-use crate::fixture::{Bed, TARGET, assert_shares, ip, load_once};
-use crate::lacking::Aside;
-
-/// Beginnings of modules' paths that are in `kernel-modules-extra` (`def_variants.yaml.rhel` of the kernel's package, as
-/// in github.com/xcp-ng-rpms/kernel): first match wins there, and all else of these folders is in
-/// `kernel-modules-core`. Its `net/sctp/` is left, since servers of these tests listen on SCTP.
-const EXTRA: [&str; 8] = [
-    "net/netfilter/ipset/",
-    "net/netfilter/nft_compat",
-    "net/netfilter/xt_",
-    "net/bridge/br_netfilter",
-    "net/ipv4/netfilter/ip_",
-    "net/ipv4/netfilter/ipt_",
-    "net/ipv4/netfilter/arp",
-    "net/ipv6/netfilter/ip6",
-];
-/// Programs that are not there either.
-const PROGRAMS: [&str; 4] = ["xtables-nft-multi", "xtables-legacy-multi", "ipset", "nft"];
-
-/// Takes all of it off the disk.
-fn be_enterprise_linux() -> Vec<Aside> {
-    let loaded = fs::read_to_string("/proc/modules").unwrap();
-    assert!(!loaded.contains("ip_set") && !loaded.contains("nft_compat"), "{loaded}");
-    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
-    let modules = PathBuf::from(format!("/lib/modules/{}/kernel", release.trim()));
-    let mut paths = Vec::new();
-    for folder in [
-        "net/netfilter",
-        "net/netfilter/ipset",
-        "net/bridge",
-        "net/ipv4/netfilter",
-        "net/ipv6/netfilter",
-    ] {
-        let found = fs::read_dir(modules.join(folder)).unwrap();
-        paths.extend(found.map(|entry| entry.unwrap().path()).filter(|path| path.is_file()));
-    }
-    let is_extra = |path: &PathBuf| {
-        let place = path.strip_prefix(&modules).unwrap().to_str().unwrap();
-        EXTRA.iter().any(|extra| place.starts_with(extra))
-    };
-    paths.retain(is_extra);
-    assert!(paths.len() > 50, "{paths:?}");
-    let programs = PROGRAMS.map(|name| Path::new("/usr/sbin").join(name));
-    paths.extend(programs.into_iter().filter(|path| path.exists()));
-    load_once(&["sctp", "nf_conntrack"]);
-    paths.iter().map(|path| Aside::of(path)).collect()
-}
+use crate::fixture::{Bed, TARGET, assert_shares, ip};
 
 #[test]
 fn a_node_without_extra_modules_and_programs_serves_in_ipvs_mode() {
-    let _aside = be_enterprise_linux();
     let bed = Bed::new();
+    for missing in ["iptables", "ipset", "nft"] {
+        assert!(!Path::new("/usr/sbin").join(missing).exists(), "{missing}");
+    }
     let mut service =
         Service::new("web", ip("10.96.0.10")).node_port(Protocol::Tcp, 80, TARGET, 30_080);
     service.cluster.push(ip("fd00:96::10"));

@@ -24,12 +24,16 @@ pub(crate) struct Bed {
     _servers: Vec<Server>,
 }
 
-/// Loads what a node's other software has loaded already, unless others were loaded before.
-pub(crate) fn load_once(modules: &[&str]) {
+/// Loads what a node's other software has loaded already.
+fn load_once() {
     MODULES.call_once(|| {
-        let mut command = std::process::Command::new("modprobe");
-        let status = command.arg("-a").args(modules).status().unwrap();
+        let modprobe = |modules: &[&str]| {
+            std::process::Command::new("modprobe").arg("-a").args(modules).status().unwrap()
+        };
+        let status = modprobe(&["sctp", "nf_conntrack"]);
         assert!(status.success(), "modprobe: {status}");
+        // A host without it has no bridge for its pods.
+        modprobe(&["br_netfilter"]);
     });
 }
 
@@ -39,7 +43,7 @@ impl Bed {
     }
 
     pub(crate) fn with(spec: &ClusterSpec) -> Self {
-        load_once(&["sctp", "br_netfilter", "nf_conntrack"]);
+        load_once();
         let cluster = Cluster::build(spec).unwrap();
         let ports = PROTOCOLS.map(|protocol| (protocol, TARGET));
         let servers = cluster.pods().map(|pod| Server::start(pod, &ports).unwrap()).collect();

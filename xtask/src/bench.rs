@@ -20,8 +20,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::architecture::Architecture;
 use crate::build;
-use crate::test::LEGACY;
 use crate::vm::accel::AccelChoice;
+use crate::vm::distribution::Distribution;
 use crate::vm::guest::{Guest, GuestFile};
 use crate::vm::kernel::Kernel;
 use crate::vm::verdict::Verdict;
@@ -279,6 +279,7 @@ fn packets(arguments: &BenchArguments) -> Result<()> {
     let (program, daemon) = build::bench_program_and_daemon("packets")?;
     let short = arguments.short.then(|| "--short".to_owned());
     let options: Vec<String> = short.into_iter().chain(arguments.arguments.clone()).collect();
+    let distribution = if arguments.legacy { Distribution::Legacy } else { Distribution::Debian };
     for kernel in &arguments.kernel {
         println!("# Linux {kernel}, {}\n", if arguments.legacy { "x_tables" } else { "nf_tables" });
         let guest = Guest {
@@ -286,7 +287,7 @@ fn packets(arguments: &BenchArguments) -> Result<()> {
             accel: AccelChoice::Counted,
             limit: LIMIT,
             files: vec![in_job(daemon.clone())],
-            setup: arguments.legacy.then(|| LEGACY.to_owned()),
+            setup: distribution.setup(),
             ..Guest::default()
         };
         measure(&guest, &program, &options)?;

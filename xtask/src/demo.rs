@@ -11,6 +11,7 @@ use clap::Args;
 use crate::architecture::Architecture;
 use crate::build;
 use crate::vm::accel::AccelChoice;
+use crate::vm::distribution::Distribution;
 use crate::vm::guest::{Guest, GuestFile};
 use crate::vm::kernel::Kernel;
 use crate::vm::verdict::Verdict;
@@ -30,6 +31,9 @@ pub(crate) struct DemoArguments {
     /// Leave the node running, with traffic and a shell on it to try the console's commands.
     #[arg(long, conflicts_with = "switch")]
     stay: bool,
+    /// Show it on a host with the modules of RHEL 10, without iptables, ipset and nft.
+    #[arg(long, conflicts_with = "switch")]
+    enterprise_linux: bool,
     /// Accelerator of the guest; user mode is quick where qemu has no KVM.
     #[arg(long, value_enum, default_value_t)]
     accel: AccelChoice,
@@ -67,7 +71,13 @@ fn prepare(arguments: &DemoArguments) -> Result<(Guest, PathBuf, Vec<String>)> {
     eprintln!("demo: building");
     let daemon = build::daemon(build::QUICK, arguments.arch)?;
     let program = build::bed_program("demo", arguments.arch)?;
+    let distribution = if arguments.enterprise_linux {
+        Distribution::EnterpriseLinux
+    } else {
+        Distribution::Debian
+    };
     let guest = Guest {
+        setup: distribution.setup(),
         architecture: arguments.arch,
         kernel: arguments.kernel,
         accel: arguments.accel,

@@ -16,8 +16,6 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 
-pub(crate) use guests::LEGACY;
-
 use crate::architecture::Architecture;
 use crate::bench;
 use crate::build;

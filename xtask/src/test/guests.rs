@@ -15,6 +15,7 @@ use super::{SuiteResult, Tier, announce};
 use crate::architecture::Architecture;
 use crate::build::{self, ForGuests, Tests};
 use crate::vm::accel::AccelChoice;
+use crate::vm::distribution::Distribution;
 use crate::vm::guest::{Guest, GuestFile};
 use crate::vm::kernel::Kernel;
 use crate::vm::verdict::Verdict;
@@ -41,8 +42,8 @@ pub(super) struct Suite {
     newest_in_user_mode: bool,
     /// True if it runs on the newest of the kernel tier's kernels only.
     newest_only: bool,
-    /// Shell text that prepares the guest.
-    setup: &'static str,
+    /// Distribution that the guest is made into.
+    distribution: Distribution,
     /// Kind of iptables that tests are about which have both; none: they are about both.
     iptables: Option<&'static str>,
 }
@@ -73,13 +74,10 @@ struct TestsJob {
     program: PathBuf,
     arguments: Vec<String>,
     environment: Vec<(String, String)>,
-    setup: &'static str,
+    distribution: Distribution,
     limit: Duration,
 }
 
-/// Has iptables mean that of x_tables, as in user mode.
-pub(crate) const LEGACY: &str = "for name in iptables iptables-save iptables-restore ip6tables ip6tables-save \
-    ip6tables-restore; do ln -sf xtables-legacy-multi /usr/sbin/$name; done";
 /// Part of the names of tests beside the code that need a real kernel.
 pub(super) const INSIDE: &str = "tests::kernel::";
 /// Nodes, pods and clients, and the real program.
@@ -218,7 +216,7 @@ pub(super) fn soak(
         program: program.clone(),
         arguments: ["--test-threads=1", "--nocapture", filter].map(str::to_owned).to_vec(),
         environment: environment.clone(),
-        setup: if legacy { LEGACY } else { "" },
+        distribution: if legacy { Distribution::Legacy } else { Distribution::Debian },
         limit: LONG_LIMIT,
     };
     let jobs: Vec<Job> = kernels
@@ -247,7 +245,7 @@ impl Suite {
             but: &[],
             newest_in_user_mode: false,
             newest_only: false,
-            setup: "",
+            distribution: Distribution::Debian,
             iptables: None,
         }
     }
@@ -272,8 +270,8 @@ impl Suite {
         Self { newest_only: true, ..self }
     }
 
-    const fn prepared_by(self, setup: &'static str) -> Self {
-        Self { setup, ..self }
+    const fn made_into(self, distribution: Distribution) -> Self {
+        Self { distribution, ..self }
     }
 
     const fn but(self, but: &'static [&'static str]) -> Self {
@@ -377,8 +375,8 @@ impl Suite {
         if architecture != Architecture::Amd64 {
             name += &format!(" ({architecture})");
         }
-        if self.setup == LEGACY {
-            name += " (legacy)";
+        if let Some(distribution) = self.distribution.name() {
+            name += &format!(" ({distribution})");
         }
         if self.accel == AccelChoice::Uml {
             name += " (user mode)";
@@ -389,8 +387,8 @@ impl Suite {
         // One at a time: the guest has one processor, and a test's timing is then its own.
         let mut arguments = vec!["--test-threads=1".to_owned(), "--exact".to_owned()];
         arguments.extend_from_slice(tests);
-        let (accel, setup) = (self.accel, self.setup);
-        let is_sampled = self.tier == Tier::Bed && accel != AccelChoice::Uml;
+        let (accel, distribution) = (self.accel, self.distribution);
+        let is_sampled = self.tier != Tier::Switch && accel != AccelChoice::Uml;
         let sample = FLOWS_SAMPLE.map(str::to_owned);
         let kind = self.iptables.map(|kind| (KIND.to_owned(), kind.to_owned()));
         let environment = is_sampled.then(|| sample.into()).into_iter().chain(kind).collect();
@@ -403,7 +401,7 @@ impl Suite {
             program,
             arguments,
             environment,
-            setup,
+            distribution,
             limit,
         }
     }
@@ -449,7 +447,7 @@ impl TestsJob {
             kernel: self.kernel,
             accel: self.accel,
             files: vec![GuestFile { host: daemon.to_path_buf(), guest: "/job/kube-ipvs".into() }],
-            setup: (!self.setup.is_empty()).then(|| self.setup.to_owned()),
+            setup: self.distribution.setup(),
             limit: self.limit,
             ..Guest::default()
         };

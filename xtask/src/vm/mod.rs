@@ -16,6 +16,7 @@ pub(crate) mod apt_sources;
 mod boot;
 pub(crate) mod command;
 pub(crate) mod debian;
+pub(crate) mod distribution;
 pub(crate) mod guest;
 pub(crate) mod host_packages;
 pub(crate) mod host_tool;

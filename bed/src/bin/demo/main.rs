@@ -19,7 +19,7 @@ mod switch;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, ExitStatus};
 
 use anyhow::{Context as _, Result, bail};
 use bed::{Cluster, ClusterSpec, Manifests, Protocol, Proxy, Server};
@@ -55,7 +55,7 @@ fn main() -> ExitCode {
 
 fn run(report: &mut Report, program: &Path, examples: &Path) -> Result<()> {
     let Node { cluster, manifests, proxy, _servers } = Node::start(report, program, examples, &[])?;
-    let shown = show(report, &cluster, &manifests);
+    let shown = show(report, program, &cluster, &manifests);
     if shown.is_err() || !report.all_held() {
         println!("\nkube-ipvs has logged:\n{}", proxy.log()?.trim_end());
     }
@@ -107,25 +107,33 @@ fn run_switch(report: &mut Report, program: &Path) -> Result<()> {
 }
 
 /// Everything that is shown while kube-ipvs runs.
-fn show(report: &mut Report, cluster: &Cluster, manifests: &Manifests) -> Result<()> {
+fn show(
+    report: &mut Report,
+    program: &Path,
+    cluster: &Cluster,
+    manifests: &Manifests,
+) -> Result<()> {
     report.step("asking every Service 12 times, from the client outside and from a pod");
     services::ask_all(report, cluster)?;
     report.step("taking a pod of `web` away and putting it back, under traffic");
     change::under_traffic(report, cluster, manifests)?;
     report.step("what node1 holds now");
-    state::print(&cluster.node(1)?.namespace)
+    state::print(&cluster.node(1)?.namespace, program)
 }
 
 /// IPVS itself is for kube-ipvs to load.
 fn load_modules() -> Result<()> {
-    let status = Command::new("modprobe")
-        .args(["-a", "br_netfilter", "nf_conntrack"])
-        .status()
-        .context("cannot start modprobe")?;
+    // A host without it has no bridge for its pods.
+    modprobe("br_netfilter")?;
+    let status = modprobe("nf_conntrack")?;
     if !status.success() {
-        bail!("modprobe br_netfilter nf_conntrack ended with {status}");
+        bail!("modprobe nf_conntrack ended with {status}");
     }
     Ok(())
+}
+
+fn modprobe(module: &str) -> Result<ExitStatus> {
+    Command::new("modprobe").args(["-q", module]).status().context("cannot start modprobe")
 }
 
 /// Returns how many there are.

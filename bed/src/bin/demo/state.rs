@@ -1,16 +1,17 @@
 //! Summary of what kube-ipvs has made of a node.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use anyhow::Result;
 use bed::Namespace;
 
 /// Prints virtual servers, sets that have entries, rules by chain, and bound addresses.
-pub(crate) fn print(node: &Namespace) -> Result<()> {
+pub(crate) fn print(node: &Namespace, program: &Path) -> Result<()> {
     print!("{}", node.command("ipvsadm", &["-Ln"])?);
     println!("sets with entries:");
-    let listing = node.command("ipset", &["list", "-terse"])?;
-    let sets = sets(&listing);
+    let saved = node.command(&program.to_string_lossy(), &["sets"])?;
+    let sets = sets(&saved);
     for (name, entries) in &sets {
         if *entries > 0 {
             println!("  {name}: {entries}");
@@ -18,6 +19,10 @@ pub(crate) fn print(node: &Namespace) -> Result<()> {
     }
     println!("  and {} empty ones", sets.values().filter(|entries| **entries == 0).count());
     for (family, program) in [("IPv4", "iptables-save"), ("IPv6", "ip6tables-save")] {
+        if !Path::new("/usr/sbin").join(program).exists() {
+            println!("rules, {family}: in nf_tables, and this host has no program that lists them");
+            continue;
+        }
         let rules = rules(&node.command(program, &[])?);
         let chains: Vec<String> =
             rules.iter().map(|(chain, count)| format!("{chain} {count}")).collect();
@@ -32,16 +37,14 @@ pub(crate) fn print(node: &Namespace) -> Result<()> {
     Ok(())
 }
 
-/// The number of entries by set.
-fn sets(listing: &str) -> BTreeMap<&str, usize> {
+/// The number of entries by set, from what `ipset save` prints.
+fn sets(saved: &str) -> BTreeMap<&str, usize> {
     let mut sets = BTreeMap::new();
-    let mut name = "";
-    for line in listing.lines() {
-        match line.split_once(": ") {
-            Some(("Name", value)) => name = value,
-            Some(("Number of entries", value)) => {
-                sets.insert(name, value.parse().unwrap_or_default());
-            }
+    for line in saved.lines() {
+        let mut words = line.split(' ');
+        match (words.next(), words.next()) {
+            (Some("create"), Some(name)) => *sets.entry(name).or_default() += 0,
+            (Some("add"), Some(name)) => *sets.entry(name).or_default() += 1,
             _ => {}
         }
     }
@@ -69,9 +72,9 @@ mod tests {
 
     #[test]
     fn entries_are_counted_by_set() {
-        let listing = "Name: A\nType: hash:ip\nNumber of entries: 3\n\nName: B\nReferences: 1\n\
-                       Number of entries: 0\n";
-        assert_eq!(sets(listing), BTreeMap::from([("A", 3), ("B", 0)]));
+        let saved =
+            "create A hash:ip family inet\nadd A 10.0.0.1\nadd A 10.0.0.2\ncreate B hash:ip\n";
+        assert_eq!(sets(saved), BTreeMap::from([("A", 2), ("B", 0)]));
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! Suites of tests on real kernels, and their guests.
 
-use super::{BED, INSIDE, LEGACY, Suite};
+use super::{BED, INSIDE, Suite};
 use crate::build::Tests;
 use crate::test::Tier;
 use crate::test::matrix::Column;
+use crate::vm::distribution::Distribution;
 
 /// Tests of the bed that run with iptables for nf_tables too: packets that meet rules, and the reading of rules.
 ///
@@ -57,8 +58,8 @@ const APART_INSIDE: [&str; 8] = [
 ];
 /// Tests of the bed on a host that lacks something. They need a guest of their own.
 const LACKING: [&str; 1] = ["lacking::"];
-/// Tests of the bed on a host with RHEL's modules. They need a guest of their own as well.
-const ENTERPRISE_LINUX: [&str; 1] = ["enterprise_linux::"];
+/// Tests of the bed on a host of Enterprise Linux: those that are about it, and all flows.
+const ENTERPRISE_LINUX: [&str; 2] = ["enterprise_linux::", FLOWS_IN_NFT];
 /// Tests of the bed that wait until modules can be unloaded: where others have run before, for as long as
 /// their sockets keep network namespaces, which is most of a minute. They begin a guest of their own.
 const UNLOADING: [&str; 1] = ["host::sysctls_"];
@@ -104,7 +105,7 @@ const SWITCH: [&str; 8] = [
 /// Suites of the kernel tier run on the oldest and the newest kernel if they test a kernel's interfaces, and
 /// on the newest alone if they test what the program makes of these, other programs, or a host that lacks
 /// something. The matrix has the tests beside the code on every kernel.
-const SUITES: [Suite; 17] = [
+const SUITES: [Suite; 18] = [
     // The longest first, so that no guest works alone at the end.
     Suite::new(Tier::Bed, "kube-ipvs", BED).only(&NFT).but(&NOT_WITH_NFT).shared_by(2),
     Suite::new(Tier::Bed, "kube-ipvs", BED).but(&APART).in_user_mode().shared_by(9),
@@ -124,7 +125,10 @@ const SUITES: [Suite; 17] = [
         .only(&BESIDE_NFT)
         .newest_only(),
     Suite::new(Tier::Kernel, "kube-ipvs", BED).only(&LACKING).newest_only().newest_in_user_mode(),
-    Suite::new(Tier::Kernel, "kube-ipvs", BED).only(&ENTERPRISE_LINUX).newest_only(),
+    Suite::new(Tier::Kernel, "kube-ipvs", BED)
+        .only(&ENTERPRISE_LINUX)
+        .newest_only()
+        .made_into(Distribution::EnterpriseLinux),
     Suite::new(Tier::Kernel, "kube-ipvs", Tests::Program("cleanup")).newest_only(),
     Suite::new(Tier::Kernel, "kube-ipvs", Tests::Program("bare")).newest_only(),
     Suite::new(Tier::Kernel, "kube-ipvs", Tests::Program("by_hand"))
@@ -136,7 +140,10 @@ const SUITES: [Suite; 17] = [
     Suite::new(Tier::Kernel, "ipvs-rs", Tests::Program("kernel")),
     Suite::new(Tier::Kernel, "nftables-netlink", Tests::Program("kernel")),
     Suite::new(Tier::Switch, "kube-ipvs", BED).only(&SWITCH),
-    Suite::new(Tier::Switch, "kube-ipvs", BED).only(&SWITCH).prepared_by(LEGACY),
+    Suite::new(Tier::Switch, "kube-ipvs", BED).only(&SWITCH).made_into(Distribution::Legacy),
+    Suite::new(Tier::Switch, "kube-ipvs", BED)
+        .only(&ENTERPRISE_LINUX)
+        .made_into(Distribution::EnterpriseLinux),
 ];
 
 /// Unit tests of the libraries, which the host tier has for the architecture of this machine.
@@ -160,7 +167,7 @@ const TRAFFIC: [&str; 2] = ["balance::", "masquerade::"];
 pub(super) const MATRIX: [(Column, Suite); 10] = [
     (
         Column::XTables,
-        Suite::new(Tier::Kernel, "kube-ipvs", BED).only(&TRAFFIC).prepared_by(LEGACY),
+        Suite::new(Tier::Kernel, "kube-ipvs", BED).only(&TRAFFIC).made_into(Distribution::Legacy),
     ),
     (Column::NfTables, Suite::new(Tier::Kernel, "kube-ipvs", BED).only(&TRAFFIC)),
     (Column::Adapters, Suite::new(Tier::Kernel, "kube-ipvs-kernel", Tests::Inside(INSIDE))),
@@ -168,7 +175,8 @@ pub(super) const MATRIX: [(Column, Suite); 10] = [
     (Column::NfTables, Suite::new(Tier::Kernel, "kube-ipvs", Tests::Program("by_hand"))),
     (
         Column::XTables,
-        Suite::new(Tier::Kernel, "kube-ipvs", Tests::Program("by_hand")).prepared_by(LEGACY),
+        Suite::new(Tier::Kernel, "kube-ipvs", Tests::Program("by_hand"))
+            .made_into(Distribution::Legacy),
     ),
     (Column::Libraries, Suite::new(Tier::Kernel, "ipset-netlink", Tests::Program("kernel"))),
     (Column::Libraries, Suite::new(Tier::Kernel, "ipvs-rs", Tests::Program("kernel"))),
