@@ -9,7 +9,7 @@ mod survey;
 
 use std::io::Write;
 
-use anyhow::{anyhow, bail};
+use anyhow::{Context as _, anyhow, bail};
 use plan::mode::Mode;
 
 use config::cli::SwitchArguments;
@@ -18,6 +18,7 @@ use console::answers::status::Status;
 use console::client::Client;
 use console::outcome::Failure;
 use console::process;
+use node::host;
 
 /// Requires that no kube-ipvs serves in this network namespace: who types the bare name there means one of
 /// its commands.
@@ -48,10 +49,15 @@ pub fn run(arguments: &SwitchArguments, out: &mut impl Write) -> anyhow::Result<
     let configured = running.configuration()?;
     let wanted = configured.for_mode(&running.arguments, mode)?;
     let pid = running.pid.as_raw_nonzero();
-    if status(&client).map_err(|failure| without_console(&failure))?.mode.served == mode.name() {
+    let served = status(&client).map_err(|failure| without_console(&failure))?.mode.served;
+    if served == mode.name() {
         writeln!(out, "kube-ipvs (process {pid}) serves in mode {mode} already")?;
         return Ok(());
     }
+    // The process would find the same, and refuse the order in its log.
+    host::check(&wanted, &[]).with_context(|| {
+        format!("this node stays in mode {served}, and cannot go to mode {mode}")
+    })?;
     let order = ModeOrder { mode: mode.name().to_owned() };
     let ordered: Result<ModeOrdered, Failure> = client.post("/v1/mode", &order);
     ordered.map_err(|failure| without_console(&failure))?;

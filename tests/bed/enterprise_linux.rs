@@ -5,8 +5,14 @@
 use std::path::Path;
 
 use bed::{Protocol, Service, program};
+use kernel::nftables;
+use plan::model::Family;
+use plan::rule_set::nft;
 
-use crate::fixture::{Bed, TARGET, assert_shares, ip};
+use crate::fixture::{Bed, TARGET, assert_shares, ip, web};
+use crate::tenures::switch;
+
+const PODS: [&str; 2] = ["--cluster-cidr", "10.244.0.0/16,fd00:244::/32"];
 
 #[test]
 fn a_node_without_extra_modules_and_programs_serves_in_ipvs_mode() {
@@ -41,7 +47,7 @@ fn a_node_without_extra_modules_and_programs_serves_in_ipvs_mode() {
         assert!(matches!(refused, Err(bed::Refusal::Refused)), "{refused:?}");
     };
     // What no file and no flag says: the mode, and the form of the rules.
-    let proxy = bed.start(&["--cluster-cidr", "10.244.0.0/16,fd00:244::/32"]);
+    let proxy = bed.start(&PODS);
     ask();
     let kube_ipvs = program().to_string_lossy().into_owned();
     let sets = bed.tool(&kube_ipvs, &["sets", "KUBE-CLUSTER-IP"]);
@@ -50,11 +56,57 @@ fn a_node_without_extra_modules_and_programs_serves_in_ipvs_mode() {
     assert!(checked.contains("this host can serve in mode ipvs"), "{checked}");
     drop(proxy);
     ask();
-    let proxy = bed.start(&["--cluster-cidr", "10.244.0.0/16,fd00:244::/32", "-v=4"]);
+    let proxy = bed.start(&[&PODS[..], &["-v=4"]].concat());
     bed.wait_until("no program has run", || {
         proxy.log().unwrap().contains("programs run so far: 0,")
     });
     let log = proxy.log().unwrap();
     assert!(log.contains("first comparison with the kernel changes=0"), "{log}");
     ask();
+}
+
+#[test]
+fn drift_is_repaired_where_no_program_could_show_it() {
+    let bed = Bed::new();
+    bed.manifests.apply(&web([bed.pod(1, 1), bed.pod(2, 1)])).unwrap();
+    let ask = || {
+        let tally = bed.ask(bed.client(), Protocol::Tcp, (ip("10.96.0.10"), 80), 4);
+        assert_shares(&tally, &[("pod1-1", 2), ("pod2-1", 2)]);
+    };
+    let proxy = bed.start(
+        &[&PODS[..], &["--ipvs-sync-period=5s", "--rule-backend=nftables", "-v=4"]].concat(),
+    );
+    bed.wait_until("no program has run", || {
+        proxy.log().unwrap().contains("programs run so far: 0,")
+    });
+    // The kernel protects the table from others.
+    let refused = bed.node().enter(|| nftables::remove_table(Family::V4, nft::TABLE)).unwrap();
+    assert!(refused.unwrap_err().to_string().contains("Operation not permitted"));
+    bed.tool("ipvsadm", &["-C"]);
+    bed.wait_until("virtual servers are back", || bed.virtual_servers().contains("10.96.0.10:80"));
+    ask();
+    drop(proxy);
+    for family in Family::BOTH {
+        bed.node().enter(|| nftables::remove_own_chains(family)).unwrap().unwrap();
+    }
+    bed.tool("ip", &["address", "flush", "dev", "kube-ipvs0"]);
+    let _proxy = bed.start(&PODS);
+    ask();
+}
+
+#[test]
+fn a_switch_to_a_mode_that_the_host_cannot_have_is_refused_with_what_it_lacks() {
+    let bed = Bed::new();
+    bed.manifests.apply(&web([bed.pod(1, 1)])).unwrap();
+    let _proxy = bed.start(&PODS);
+    for mode in ["iptables", "userspace"] {
+        let refused = format!("{:#}", switch(&bed, &["--to", mode]).unwrap_err());
+        println!("{refused}");
+        let said = format!("this node stays in mode ipvs, and cannot go to mode {mode}: ");
+        assert!(refused.contains(&said) && refused.contains("iptables"), "{refused}");
+        assert_shares(
+            &bed.ask(bed.client(), Protocol::Tcp, (ip("10.96.0.10"), 80), 2),
+            &[("pod1-1", 2)],
+        );
+    }
 }
