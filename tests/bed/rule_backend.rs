@@ -1,6 +1,8 @@
 //! Mode ipvs with its sets and rules in nf_tables (`ruleBackend: nftables`): into that form and out of it under every kind
 //! of traffic, and what is in the kernel then.
 
+mod neighbours;
+
 use std::time::Duration;
 
 use bed::{Load, LoadReport, Protocol, Proxy, Question, Service};

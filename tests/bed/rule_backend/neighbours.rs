@@ -1,0 +1,139 @@
+//! Rules of others on the same node, as their programs lay them out: Services are served beside all of them, and their
+//! own ports go on where no Service has them.
+
+use bed::{Protocol, Server, Service};
+
+use super::NFTABLES;
+use crate::fixture::{Bed, TARGET, assert_shares, ip};
+
+/// Port of a pod that others lead port 80 of the node to.
+const PUBLISHED: u16 = 8_081;
+
+/// Another program and its rules.
+struct Neighbour {
+    name: &'static str,
+    /// Program that takes the rules, with its arguments.
+    load: &'static [&'static str],
+    rules: &'static str,
+    /// True if it leads port 80 of the node to a pod.
+    publishes: bool,
+    /// What preflight says of it.
+    said: &'static str,
+}
+
+const NFT: &[&str] = &["nft", "-f", "-"];
+const RESTORE: &[&str] = &["iptables-restore", "--noflush"];
+
+const NEIGHBOURS: [Neighbour; 8] = [
+    Neighbour {
+        name: "the kubelet",
+        load: RESTORE,
+        rules: include_str!("kubelet.rules"),
+        publishes: false,
+        said: "",
+    },
+    Neighbour {
+        name: "Calico",
+        load: RESTORE,
+        rules: include_str!("calico.rules"),
+        publishes: false,
+        said: "",
+    },
+    Neighbour {
+        name: "Cilium",
+        load: RESTORE,
+        rules: include_str!("cilium.rules"),
+        publishes: false,
+        said: "",
+    },
+    Neighbour {
+        name: "Istio",
+        load: RESTORE,
+        rules: include_str!("istio.rules"),
+        publishes: false,
+        said: "",
+    },
+    Neighbour {
+        name: "Docker in iptables",
+        load: RESTORE,
+        rules: include_str!("docker.rules"),
+        publishes: true,
+        said: "",
+    },
+    Neighbour {
+        name: "Docker in nf_tables",
+        load: NFT,
+        rules: include_str!("docker.nft"),
+        publishes: true,
+        said: "",
+    },
+    Neighbour {
+        name: "portmap in nf_tables",
+        load: NFT,
+        rules: include_str!("portmap.nft"),
+        publishes: true,
+        said: "",
+    },
+    Neighbour {
+        name: "firewalld",
+        load: NFT,
+        rules: include_str!("firewalld.nft"),
+        publishes: true,
+        said: "filter_INPUT of the table firewalld",
+    },
+];
+
+impl Neighbour {
+    fn settle(&self, bed: &Bed) {
+        let published = format!("{}:{PUBLISHED}", bed.pod(1, 2).ipv4);
+        let rules = self.rules.replace("PUBLISHED", &published);
+        let [program, arguments @ ..] = self.load else { unreachable!() };
+        bed.node().command_with_input(program, arguments, &rules).unwrap();
+    }
+
+    fn leave(bed: &Bed) {
+        // A table with an owner stays.
+        let _refused = bed.node().command("nft", &["flush", "ruleset"]);
+    }
+}
+
+#[test]
+fn services_are_served_beside_the_rules_of_others() {
+    let bed = Bed::new();
+    let mut service =
+        Service::new("web", ip("10.96.0.10")).node_port(Protocol::Tcp, 80, TARGET, 30_080);
+    service.cluster.push(ip("fd00:96::10"));
+    service.external = vec![ip("198.51.100.10")];
+    bed.manifests.apply(&service.pods([bed.pod(1, 1), bed.pod(2, 1)])).unwrap();
+    let mut near = Service::new("near", ip("10.96.0.11")).port(Protocol::Tcp, 80, TARGET);
+    near.load_balancer = vec![ip("203.0.113.11")];
+    near.more = vec!["externalTrafficPolicy: Local".to_owned()];
+    bed.manifests.apply(&near.pods([bed.pod(1, 1), bed.pod(2, 1)])).unwrap();
+    let _published = Server::start(bed.pod(1, 2), &[(Protocol::Tcp, PUBLISHED)]).unwrap();
+    let program = bed::program().to_string_lossy().into_owned();
+    for neighbour in &NEIGHBOURS {
+        println!("beside {}", neighbour.name);
+        neighbour.settle(&bed);
+        let proxy = bed.start(&["--cluster-cidr", "10.244.0.0/16,fd00:244::/32", NFTABLES]);
+        for address in ["10.96.0.10", "fd00:96::10", "198.51.100.10"] {
+            for from in [bed.client(), &bed.pod(1, 2).namespace, bed.node()] {
+                let tally = bed.ask(from, Protocol::Tcp, (ip(address), 80), 4);
+                assert_shares(&tally, &[("pod1-1", 2), ("pod2-1", 2)]);
+            }
+        }
+        let tally = bed.ask(bed.client(), Protocol::Tcp, (ip("192.168.0.11"), 30_080), 4);
+        assert_shares(&tally, &[("pod1-1", 2), ("pod2-1", 2)]);
+        let tally = bed.ask(bed.client(), Protocol::Tcp, (ip("203.0.113.11"), 80), 2);
+        assert_shares(&tally, &[("pod1-1", 2)]);
+        assert_eq!(tally.sources(), [bed.cluster.client(1).unwrap().ipv4.into()].into());
+        if neighbour.publishes {
+            let tally = bed.ask(bed.client(), Protocol::Tcp, (ip("192.168.0.11"), 80), 2);
+            assert_shares(&tally, &[("pod1-2", 2)]);
+        }
+        let checked = bed.node().command(&program, &["preflight"]);
+        let checked = checked.unwrap();
+        assert!(checked.contains(neighbour.said), "{checked}");
+        drop(proxy);
+        Neighbour::leave(&bed);
+    }
+}
