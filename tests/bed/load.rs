@@ -17,13 +17,13 @@ use crate::killed::launch;
 
 /// Port of each Service, and the one that its pods listen on: each Service has one of its own, as
 /// IPVS cannot tell two ways to one endpoint apart (`flows::mistaken`).
-const PORT: u16 = 80;
-const ANY: u16 = 9_101;
-const LOCAL: u16 = 9_102;
+pub(crate) const PORT: u16 = 80;
+pub(crate) const ANY: u16 = 9_101;
+pub(crate) const LOCAL: u16 = 9_102;
 const STICKY: u16 = 9_103;
 /// Ports on the node: of the Service for any endpoint, and of the one for local endpoints.
-const NODE_PORT: u16 = 30_101;
-const LOCAL_NODE_PORT: u16 = 30_102;
+pub(crate) const NODE_PORT: u16 = 30_101;
+pub(crate) const LOCAL_NODE_PORT: u16 = 30_102;
 
 /// Number of clients and their pace.
 #[derive(Clone, Copy)]
@@ -169,7 +169,7 @@ impl Loaded {
     }
 }
 
-fn serving(bed: &Bed) -> [&Host; 3] {
+pub(crate) fn serving(bed: &Bed) -> [&Host; 3] {
     [bed.pod(1, 1), bed.pod(1, 2), bed.pod(2, 1)]
 }
 

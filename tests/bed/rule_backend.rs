@@ -2,6 +2,7 @@
 //! of traffic, and what is in the kernel then.
 
 mod neighbours;
+mod taken_over;
 
 use std::time::Duration;
 
