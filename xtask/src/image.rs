@@ -168,7 +168,7 @@ pub(crate) fn make(
 }
 
 fn packages(architecture: Architecture, folder: &Path) -> Result<Vec<Package>> {
-    debian::fetch(architecture, &PACKAGES, &[CERTIFICATES], folder)
+    debian::fetch(debian::STABLE, architecture, &PACKAGES, &[CERTIFICATES], folder)
 }
 
 /// True if bytes are somewhere in others.

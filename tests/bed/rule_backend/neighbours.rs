@@ -4,6 +4,7 @@
 use bed::{Protocol, Server, Service};
 
 use super::NFTABLES;
+use crate::cluster::Cluster;
 use crate::fixture::{Bed, TARGET, assert_shares, ip};
 
 /// Port of a pod that others lead port 80 of the node to.
@@ -136,4 +137,17 @@ fn services_are_served_beside_the_rules_of_others() {
         drop(proxy);
         Neighbour::leave(&bed);
     }
+}
+
+#[test]
+fn a_policy_that_drops_answers_is_an_event_of_the_node() {
+    let cluster = Cluster::in_mode("ipvs", "ruleBackend: nftables\n");
+    let bed = &cluster.bed;
+    bed.tool("iptables", &["-P", "FORWARD", "DROP"]);
+    let _proxy = cluster.start(1);
+    let event = cluster.event("HostLimited");
+    let note = event["note"].as_str().unwrap();
+    assert!(note.contains("FORWARD") && note.contains("ruleBackend"), "{note}");
+    let checked = bed.node().command(&bed::program().to_string_lossy(), &["preflight"]).unwrap();
+    assert!(checked.contains("FORWARD"), "{checked}");
 }

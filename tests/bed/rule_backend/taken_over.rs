@@ -1,9 +1,8 @@
 //! What kube-proxy left in its mode nftables, taken over under traffic.
 
-use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 
-use bed::{Client, Load};
+use bed::{Client, Host, Load};
 
 use super::{NFTABLES, limit, require_unnoticed, some, wait_for};
 use crate::fixture::{Bed, ip};
@@ -19,11 +18,26 @@ struct Known {
     node_port: u16,
 }
 
-/// Returns kube-proxy's table of a family for the Services of the load, but for that with affinity. Layout of
-/// pkg/proxy/nftables/proxier.go (`setupNFTables`, `syncProxyRules`), with shorter names.
-fn table(bed: &Bed, ipv6: bool) -> String {
+/// What a family's table is written with.
+struct Words {
+    /// Family of the table, and of addresses.
+    ip: &'static str,
+    kind: &'static str,
+    pods: &'static str,
+}
+
+/// The parts of a table that depend on Services.
+#[derive(Default)]
+struct OfServices {
+    chains: String,
+    services: Vec<String>,
+    node_ports: Vec<String>,
+}
+
+/// The Services of the load, but for that with affinity.
+fn known(ipv6: bool) -> [Known; 2] {
     let pick = |four: &str, six: &str| ip(if ipv6 { six } else { four });
-    let known = [
+    [
         Known {
             name: "any",
             cluster: pick("10.96.0.11", "fd00:96::11"),
@@ -38,60 +52,71 @@ fn table(bed: &Bed, ipv6: bool) -> String {
             target: LOCAL,
             node_port: LOCAL_NODE_PORT,
         },
-    ];
-    let (ip, kind, pods) = if ipv6 {
-        ("ip6", "ipv6_addr", "fd00:244::/32")
+    ]
+}
+
+impl OfServices {
+    /// Adds a Service's port of a protocol. `endpoints`: addresses, those of this node first.
+    fn add(&mut self, words: &Words, service: &Known, protocol: &str, endpoints: &[IpAddr]) {
+        let Words { ip, pods, .. } = words;
+        let name = format!("{}-{protocol}", service.name);
+        for (number, address) in endpoints.iter().enumerate() {
+            let to = SocketAddr::new(*address, service.target);
+            self.chains += &format!(
+                "chain {name}-{number} {{ {ip} saddr {address} jump mark-for-masquerade; \
+                 meta l4proto {protocol} dnat to {to}; }}\n"
+            );
+        }
+        let by_chance = |n: usize| {
+            let ways: Vec<String> =
+                (0..n).map(|number| format!("{number} : goto {name}-{number}")).collect();
+            format!("numgen random mod {n} vmap {{ {} }};", ways.join(", "))
+        };
+        let (cluster, (outer, is_local)) = (service.cluster, service.outer);
+        let all = by_chance(endpoints.len());
+        self.chains += &format!(
+            "chain {name} {{ {ip} daddr {cluster} {protocol} dport {PORT} {ip} saddr != {pods} \
+             jump mark-for-masquerade; {all} }}\n"
+        );
+        let external = if is_local {
+            format!(
+                "{ip} saddr {pods} goto {name}; fib saddr type local jump mark-for-masquerade; \
+                 fib saddr type local goto {name}; {}",
+                by_chance(2)
+            )
+        } else {
+            format!("jump mark-for-masquerade; goto {name};")
+        };
+        self.chains += &format!("chain {name}-external {{ {external} }}\n");
+        self.services.push(format!("{cluster} . {protocol} . {PORT} : goto {name}"));
+        self.services.push(format!("{outer} . {protocol} . {PORT} : goto {name}-external"));
+        self.node_ports.push(format!("{protocol} . {} : goto {name}-external", service.node_port));
+    }
+}
+
+/// Returns kube-proxy's table of a family, in the layout of pkg/proxy/nftables/proxier.go (`setupNFTables`,
+/// `syncProxyRules`), with shorter names.
+fn table(bed: &Bed, ipv6: bool) -> String {
+    let words = if ipv6 {
+        Words { ip: "ip6", kind: "ipv6_addr", pods: "fd00:244::/32" }
     } else {
-        ("ip", "ipv4_addr", "10.244.0.0/16")
+        Words { ip: "ip", kind: "ipv4_addr", pods: "10.244.0.0/16" }
     };
-    let (mut chains, mut services, mut node_ports) = (String::new(), Vec::new(), Vec::new());
+    let address = |host: &Host| -> IpAddr {
+        if ipv6 { host.ipv6().unwrap().into() } else { host.ipv4.into() }
+    };
+    let endpoints = serving(bed).map(address);
+    let (known, mut of_services) = (known(ipv6), OfServices::default());
     for service in &known {
         for protocol in ["tcp", "udp"] {
-            let name = format!("{}-{protocol}", service.name);
-            let mut endpoints = Vec::new();
-            for (number, pod) in serving(bed).into_iter().enumerate() {
-                let address = if ipv6 { pod.ipv6().unwrap().into() } else { pod.ipv4.into() };
-                let to = SocketAddr::new(address, service.target);
-                writeln!(
-                    chains,
-                    "chain {name}-{number} {{ {ip} saddr {address} jump mark-for-masquerade; \
-                     meta l4proto {protocol} dnat to {to}; }}"
-                )
-                .unwrap();
-                endpoints.push(format!("{name}-{number}"));
-            }
-            let by_chance = |endpoints: &[String]| {
-                let ways = endpoints.iter().enumerate();
-                let ways: Vec<String> =
-                    ways.map(|(number, chain)| format!("{number} : goto {chain}")).collect();
-                format!("numgen random mod {} vmap {{ {} }};", ways.len(), ways.join(", "))
-            };
-            let (cluster, (outer, is_local)) = (service.cluster, service.outer);
-            writeln!(
-                chains,
-                "chain {name} {{ {ip} daddr {cluster} {protocol} dport {PORT} {ip} saddr != {pods} \
-                 jump mark-for-masquerade; {} }}",
-                by_chance(&endpoints)
-            )
-            .unwrap();
-            let external = if is_local {
-                format!(
-                    "{ip} saddr {pods} goto {name}; fib saddr type local jump mark-for-masquerade; \
-                     fib saddr type local goto {name}; {}",
-                    by_chance(&endpoints[..2])
-                )
-            } else {
-                format!("jump mark-for-masquerade; goto {name};")
-            };
-            writeln!(chains, "chain {name}-external {{ {external} }}").unwrap();
-            services.push(format!("{cluster} . {protocol} . {PORT} : goto {name}"));
-            services.push(format!("{outer} . {protocol} . {PORT} : goto {name}-external"));
-            node_ports.push(format!("{protocol} . {} : goto {name}-external", service.node_port));
+            of_services.add(&words, service, protocol, &endpoints);
         }
     }
+    let Words { ip, kind, .. } = words;
+    let OfServices { chains, services, node_ports } = of_services;
+    let (services, node_ports) = (services.join(", "), node_ports.join(", "));
     let cluster_ips = known.map(|service| service.cluster.to_string()).join(", ");
-    let node = bed.cluster.node(1).unwrap();
-    let node = if ipv6 { node.ipv6().unwrap().to_string() } else { node.ipv4.to_string() };
+    let node = address(bed.cluster.node(1).unwrap());
     format!(
         "table {ip} kube-proxy {{
 set cluster-ips {{ type {kind}; elements = {{ {cluster_ips} }}; }}
@@ -101,8 +126,8 @@ chain mark-for-masquerade {{ meta mark set meta mark | 0x4000; }}
 chain masquerading {{ meta mark & 0x4000 == 0 return;
   meta mark set meta mark ^ 0x4000; masquerade fully-random; }}
 {chains}
-map service-ips {{ type {kind} . inet_proto . inet_service : verdict; elements = {{ {} }}; }}
-map service-nodeports {{ type inet_proto . inet_service : verdict; elements = {{ {} }}; }}
+map service-ips {{ type {kind} . inet_proto . inet_service : verdict; elements = {{ {services} }}; }}
+map service-nodeports {{ type inet_proto . inet_service : verdict; elements = {{ {node_ports} }}; }}
 chain services {{ {ip} daddr . meta l4proto . th dport vmap @service-ips;
   {ip} daddr @nodeport-ips meta l4proto . th dport vmap @service-nodeports; }}
 chain service-endpoints-check {{ {ip} daddr . meta l4proto . th dport vmap @no-endpoint-services; }}
@@ -116,9 +141,7 @@ chain nat-prerouting {{ type nat hook prerouting priority -100; jump services; }
 chain nat-output {{ type nat hook output priority -100; jump services; }}
 chain nat-postrouting {{ type nat hook postrouting priority 100; jump masquerading; }}
 }}
-",
-        services.join(", "),
-        node_ports.join(", ")
+"
     )
 }
 

@@ -19,7 +19,7 @@ use crate::vm::distribution::Distribution;
 use crate::vm::guest::{Guest, GuestFile};
 use crate::vm::kernel::Kernel;
 use crate::vm::verdict::Verdict;
-use crate::vm::{host_packages, progress};
+use crate::vm::{host_packages, nft, progress};
 use lanes::side_by_side;
 use suites::MATRIX;
 pub(super) use suites::suites;
@@ -44,6 +44,8 @@ pub(super) struct Suite {
     newest_only: bool,
     /// Distribution that the guest is made into.
     distribution: Distribution,
+    /// True if the guest gets `nft` of other releases.
+    has_nfts: bool,
     /// Kind of iptables that tests are about which have both; none: they are about both.
     iptables: Option<&'static str>,
 }
@@ -75,6 +77,7 @@ struct TestsJob {
     arguments: Vec<String>,
     environment: Vec<(String, String)>,
     distribution: Distribution,
+    has_nfts: bool,
     limit: Duration,
 }
 
@@ -217,6 +220,7 @@ pub(super) fn soak(
         arguments: ["--test-threads=1", "--nocapture", filter].map(str::to_owned).to_vec(),
         environment: environment.clone(),
         distribution: if legacy { Distribution::Legacy } else { Distribution::Debian },
+        has_nfts: false,
         limit: LONG_LIMIT,
     };
     let jobs: Vec<Job> = kernels
@@ -246,6 +250,7 @@ impl Suite {
             newest_in_user_mode: false,
             newest_only: false,
             distribution: Distribution::Debian,
+            has_nfts: false,
             iptables: None,
         }
     }
@@ -272,6 +277,10 @@ impl Suite {
 
     const fn made_into(self, distribution: Distribution) -> Self {
         Self { distribution, ..self }
+    }
+
+    const fn with_nfts(self) -> Self {
+        Self { has_nfts: true, ..self }
     }
 
     const fn but(self, but: &'static [&'static str]) -> Self {
@@ -387,7 +396,7 @@ impl Suite {
         // One at a time: the guest has one processor, and a test's timing is then its own.
         let mut arguments = vec!["--test-threads=1".to_owned(), "--exact".to_owned()];
         arguments.extend_from_slice(tests);
-        let (accel, distribution) = (self.accel, self.distribution);
+        let Self { accel, distribution, has_nfts, .. } = *self;
         let is_sampled = self.tier != Tier::Switch && accel != AccelChoice::Uml;
         let sample = FLOWS_SAMPLE.map(str::to_owned);
         let kind = self.iptables.map(|kind| (KIND.to_owned(), kind.to_owned()));
@@ -402,6 +411,7 @@ impl Suite {
             arguments,
             environment,
             distribution,
+            has_nfts,
             limit,
         }
     }
@@ -456,9 +466,17 @@ impl TestsJob {
         guest.environment.push(("RUST_BACKTRACE".into(), "1".into()));
         guest.environment.push(("RUST_LIB_BACKTRACE".into(), "0".into()));
         guest.environment.extend(self.environment.iter().cloned());
+        let nfts = if self.has_nfts { nft::files() } else { Ok(Vec::new()) };
+        if self.has_nfts {
+            guest.environment.push(nft::VARIABLE.map(str::to_owned).into());
+        }
         let mut output = if alone { Tee::default() } else { Tee::at_the_end(&self.name) };
         let program = self.program.to_string_lossy();
-        let broken = match guest.run(&program, &self.arguments, &mut output) {
+        let verdict = nfts.and_then(|files| {
+            guest.files.extend(files);
+            guest.run(&program, &self.arguments, &mut output)
+        });
+        let broken = match verdict {
             Ok(Verdict::Exited(0)) => None,
             Ok(verdict) => Some(anyhow!("{verdict}")),
             Err(error) => Some(error),

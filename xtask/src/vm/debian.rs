@@ -13,7 +13,7 @@ use super::{apt_sources, host_tool};
 use crate::architecture::Architecture;
 
 /// The stable release. What an image has is in its SBOM.
-const SUITE: &str = "trixie";
+pub(crate) const STABLE: &str = "trixie";
 
 /// A package in its file.
 #[derive(Debug)]
@@ -23,9 +23,10 @@ pub(crate) struct Package {
     pub(crate) control: String,
 }
 
-/// Fetches packages with all that they depend on, and others `alone`. Returns them in the order of their
+/// Fetches packages of a release with all that they depend on, and others `alone`. Returns them in the order of their
 /// names. They stay in `folder`.
 pub(crate) fn fetch(
+    suite: &str,
     architecture: Architecture,
     names: &[&str],
     alone: &[&str],
@@ -33,8 +34,8 @@ pub(crate) fn fetch(
 ) -> Result<Vec<Package>> {
     let mirrors = apt_sources::debian_mirrors(Path::new("/etc/apt"))?;
     let mirror = mirrors.first().context(
-        "no apt source of this machine names a Debian mirror, so that there is nowhere to get the \
-         image's packages from",
+        "no apt source of this machine names a Debian mirror, so that there is nowhere to get \
+         packages from",
     )?;
     let architecture = architecture.to_string();
     let work = folder.join(format!("packages-{architecture}"));
@@ -42,7 +43,7 @@ pub(crate) fn fetch(
         fs::remove_dir_all(&work).with_context(|| format!("remove {}", work.display()))?;
     }
     fs::create_dir_all(&work)?;
-    let source = source_line(mirror, SUITE, &architecture, Path::new(KEYRING));
+    let source = source_line(mirror, suite, &architecture, Path::new(KEYRING));
     let apt = PrivateApt::set_up(&work, &source, &architecture)?;
     host_tool::output(apt.command("apt-get").arg("update"))?;
     let mut install = apt.command("apt-get");
@@ -67,7 +68,7 @@ pub(crate) fn fetch(
     for name in names.iter().chain(alone) {
         if !packages.contains_key(*name) {
             bail!(
-                "apt-get ended with success and has not downloaded {name} of {SUITE} for \
+                "apt-get ended with success and has not downloaded {name} of {suite} for \
                  {architecture}: does the mirror {mirror} have it?"
             );
         }

@@ -24,6 +24,7 @@ pub(crate) mod image;
 pub(crate) mod kernel;
 mod kernel_package;
 mod modules;
+pub(crate) mod nft;
 pub(crate) mod private_apt;
 mod scratch;
 mod tree;

@@ -89,7 +89,9 @@ impl Origin {
         progress!("packages of Debian for {architecture}");
         let work = tempfile::tempdir_in(folder).context("no room for packages")?;
         let root = work.path().join("root");
-        for package in debian::fetch(architecture, &host_packages::OF_GUESTS, &[], work.path())? {
+        let packages = host_packages::OF_GUESTS;
+        let fetched = debian::fetch(debian::STABLE, architecture, &packages, &[], work.path());
+        for package in fetched? {
             let mut dpkg = Command::new("dpkg-deb");
             host_tool::output(dpkg.arg("-x").arg(&package.file).arg(&root))?;
         }

@@ -1,5 +1,6 @@
 //! Tables of our own on the running kernel, and what `nft` says of them.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process;
 use std::sync::Arc;
@@ -101,12 +102,31 @@ fn size() -> SetSize {
     SetSize { capacity: plan::capacity::Capacity::FIRST, expected: 0 }
 }
 
-/// The rules of a chain as `nft` prints them.
-fn listed(family: &str, chain: &str) -> Vec<String> {
-    let text = succeed("nft", &["-y", "list", "chain", family, nft::TABLE, chain], "");
-    let lines = text.lines().skip(2).map(str::trim);
-    let lines = lines.filter(|line| !line.starts_with("type ") && !line.starts_with('}'));
-    lines.map(str::to_owned).collect()
+/// Every `nft` of this machine: its own, and in a guest of tests those of other releases.
+fn nfts() -> Vec<String> {
+    let others = std::env::var("KUBE_IPVS_NFT").map(|folder| {
+        let found = std::fs::read_dir(folder).unwrap();
+        let found: Vec<_> = found.map(|it| it.unwrap().path().join("nft")).collect();
+        assert!(!found.is_empty());
+        found
+    });
+    let others = others.into_iter().flatten().map(|path| path.to_str().unwrap().to_owned());
+    ["nft".to_owned()].into_iter().chain(others).collect()
+}
+
+/// The chains of a family's table as `nft` prints them, with their rules.
+fn listed(nft: &str, family: &str) -> BTreeMap<String, Vec<String>> {
+    let text = succeed(nft, &["-y", "list", "table", family, nft::TABLE], "");
+    let (mut chains, mut chain) = (BTreeMap::<String, Vec<String>>::new(), String::new());
+    for line in text.lines().map(str::trim).skip_while(|line| !line.starts_with("chain ")) {
+        if let Some(name) = line.strip_prefix("chain ") {
+            name.trim_end_matches(" {").clone_into(&mut chain);
+            chains.insert(chain.clone(), Vec::new());
+        } else if !line.is_empty() && !line.starts_with("type ") && !line.starts_with('}') {
+            chains.get_mut(&chain).unwrap().push(line.to_owned());
+        }
+    }
+    chains
 }
 
 #[test]
@@ -119,10 +139,13 @@ fn rules_are_read_back_as_written_and_listed_in_the_words_of_nft() {
                 assert!(tables.compare_rules(family).unwrap().is_some());
                 tables.write_rules(family).unwrap();
                 assert_eq!(tables.compare_rules(family).unwrap(), None, "{settings:?}");
-                for chain in nft::chains(family, &settings) {
-                    let texts: Vec<String> =
-                        chain.rules.iter().map(|rule| rule.text(family)).collect();
-                    assert_eq!(listed(name, chain.name), texts, "{}: {settings:?}", chain.name);
+                let chains = nft::chains(family, &settings).into_iter().map(|chain| {
+                    let rules = chain.rules.iter().map(|rule| rule.text(family));
+                    (chain.name.to_owned(), rules.collect())
+                });
+                let chains: BTreeMap<String, Vec<String>> = chains.collect();
+                for nft in nfts() {
+                    assert_eq!(listed(&nft, name), chains, "{nft}: {settings:?}");
                 }
             }
         }
@@ -310,8 +333,8 @@ fn before_the_dispatch_there_is_no_chain_that_leads() {
         tables.write_rules(family).unwrap();
         assert_eq!(tables.compare_rules(family).unwrap(), None);
         assert!(!own_chains_lead(family).unwrap());
-        let masquerading = listed("ip", "postrouting");
-        assert_eq!(masquerading[0], "ip saddr @KUBE-IPVS-IPS masquerade fully-random");
+        let listed = listed("nft", "ip");
+        assert_eq!(listed["postrouting"][0], "ip saddr @KUBE-IPVS-IPS masquerade fully-random");
         tables.desire(rule_set(family));
         assert!(tables.compare_rules(family).unwrap().is_some());
         tables.write_rules(family).unwrap();

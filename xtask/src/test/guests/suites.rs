@@ -114,7 +114,8 @@ const SUITES: [Suite; 18] = [
     Suite::new(Tier::Kernel, "kube-ipvs-kernel", Tests::Inside(INSIDE))
         .but(&APART_INSIDE)
         .about("nft")
-        .newest_only(),
+        .newest_only()
+        .with_nfts(),
     Suite::new(Tier::Kernel, "kube-ipvs-kernel", Tests::Inside(INSIDE))
         .only(&IN_USER_MODE)
         .but(&NOT_WITH_LEGACY)
