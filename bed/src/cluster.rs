@@ -56,7 +56,7 @@ pub struct Cluster {
     fabric: Namespace,
 }
 
-/// How pods hang on their node.
+/// Cables from a node to its pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PodCables {
     /// All on one bridge, `cni0`, whose packets pass iptables.
@@ -65,7 +65,7 @@ enum PodCables {
     Routed,
 }
 
-/// Whether packets that cross a bridge pass iptables. Only `br_netfilter` has it.
+/// Sysctl by which packets that cross a bridge pass iptables. Only `br_netfilter` has it.
 const BRIDGE_FILTERING: &str = "net/bridge/bridge-nf-call-iptables";
 
 /// A node, a pod or a client.

@@ -1,5 +1,5 @@
-//! Rules of others on the same node, as their programs lay them out: Services are served beside all of them, and their
-//! own ports go on where no Service has them.
+//! Rules of other programs on the node, as these lay them out: Services are served beside all of them, and their own
+//! ports stay reachable where no Service has them.
 
 use bed::{Protocol, Server, Service};
 
@@ -18,7 +18,7 @@ struct Neighbour {
     rules: &'static str,
     /// True if it leads port 80 of the node to a pod.
     publishes: bool,
-    /// What preflight says of it.
+    /// Words of preflight about it.
     said: &'static str,
 }
 

@@ -1,4 +1,4 @@
-//! What kube-proxy left in its mode nftables, taken over under traffic.
+//! Takeover of kube-proxy's state in mode nftables, under traffic.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -18,7 +18,7 @@ struct Known {
     node_port: u16,
 }
 
-/// What a family's table is written with.
+/// Words of a family's table.
 struct Words {
     /// Family of the table, and of addresses.
     ip: &'static str,

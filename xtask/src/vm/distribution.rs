@@ -1,6 +1,6 @@
 //! Distributions whose host a guest is made into before its program starts.
 
-/// What a host has of packet filters.
+/// Packet filters of a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Distribution {
     /// As every guest is.
