@@ -49,15 +49,18 @@ pub fn run(arguments: &SwitchArguments, out: &mut impl Write) -> anyhow::Result<
     let configured = running.configuration()?;
     let wanted = configured.for_mode(&running.arguments, mode)?;
     let pid = running.pid.as_raw_nonzero();
-    let served = status(&client).map_err(|failure| without_console(&failure))?.mode.served;
-    if served == mode.name() {
+    let status = status(&client).map_err(|failure| without_console(&failure))?;
+    let served = &status.mode.served;
+    if *served == mode.name() {
         writeln!(out, "kube-ipvs (process {pid}) serves in mode {mode} already")?;
         return Ok(());
     }
-    // The process would find the same, and refuse the order in its log.
-    host::check(&wanted, &[]).with_context(|| {
-        format!("this node stays in mode {served}, and cannot go to mode {mode}")
-    })?;
+    // The process would find the same, and refuse the order in its log. In a container it may have other programs.
+    if running.sees_the_same_files() {
+        host::check(&wanted, &survey::families(Some(&status))).with_context(|| {
+            format!("this node stays in mode {served}, and cannot go to mode {mode}")
+        })?;
+    }
     let order = ModeOrder { mode: mode.name().to_owned() };
     let ordered: Result<ModeOrdered, Failure> = client.post("/v1/mode", &order);
     ordered.map_err(|failure| without_console(&failure))?;

@@ -14,10 +14,10 @@
 //! hairpin on the pods' ports, bridged packets shown to iptables. Everything that is a service
 //! proxy's business is left alone.
 //!
-//! A kernel without `br_netfilter` translates no packet that crosses a bridge. There, each pod has a
-//! cable of its own to its node and a route for its address alone, as the plugin `ptp` lays them, and the
-//! node's address towards its pods is on each of these cables.
+//! A kernel without `br_netfilter` translates no packet that crosses a bridge. For such a host there are
+//! [routed cables](PodCables::Routed).
 
+use std::env;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use anyhow::{Context as _, Result, bail};
@@ -36,6 +36,8 @@ pub struct ClusterSpec {
     /// True if there is IPv6. Without, it is disabled in every namespace, and only IPv4 addresses
     /// exist.
     pub ipv6: bool,
+    /// Cables of all nodes.
+    pub pod_cables: PodCables,
 }
 
 /// One node to build.
@@ -58,14 +60,18 @@ pub struct Cluster {
 
 /// Cables from a node to its pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum PodCables {
-    /// All on one bridge, `cni0`, whose packets pass iptables.
+pub enum PodCables {
+    /// All end on one bridge, `cni0`.
     Bridge,
-    /// Each by itself.
+    /// Each stands alone, with a route for its pod's address and the node's address towards its pods, as the plugin `ptp`
+    /// lays them.
     Routed,
 }
 
-/// Sysctl by which packets that cross a bridge pass iptables. Only `br_netfilter` has it.
+/// Variable by which a guest says that it was made into Enterprise Linux, whose kernel has no `br_netfilter`.
+const ENTERPRISE_LINUX: &str = "KUBE_IPVS_ENTERPRISE_LINUX";
+
+/// Sysctl of `br_netfilter` by which packets that cross a bridge pass iptables.
 const BRIDGE_FILTERING: &str = "net/bridge/bridge-nf-call-iptables";
 
 /// A node, a pod or a client.
@@ -84,7 +90,8 @@ pub struct Host {
 impl Default for ClusterSpec {
     /// Two nodes with two pods each, one client, both families.
     fn default() -> Self {
-        Self { nodes: vec![NodeSpec { pods: 2 }; 2], clients: 1, ipv6: true }
+        let nodes = vec![NodeSpec { pods: 2 }; 2];
+        Self { nodes, clients: 1, ipv6: true, pod_cables: PodCables::of_host() }
     }
 }
 
@@ -129,7 +136,7 @@ impl Cluster {
         spec.check()?;
         let cluster = Self::create_namespaces(spec)?;
         cluster.lay_cables(spec.ipv6).context("laying the cables of the underlay")?;
-        let cables = PodCables::of_host(&cluster.fabric)?;
+        let cables = spec.pod_cables;
         for (number, node) in spec.numbered() {
             cluster
                 .configure_node(number, cables)
@@ -367,9 +374,19 @@ fn underlay_lines(host: &Host) -> Vec<String> {
 }
 
 impl PodCables {
-    fn of_host(namespace: &Namespace) -> Result<Self> {
-        let is_bridge = namespace.has_sysctl(BRIDGE_FILTERING)?;
-        Ok(if is_bridge { Self::Bridge } else { Self::Routed })
+    /// Those by which pods of this host reach one another through a Service.
+    #[must_use]
+    pub fn of_host() -> Self {
+        if env::var_os(ENTERPRISE_LINUX).is_some() { Self::Routed } else { Self::Bridge }
+    }
+
+    /// Modules that a network plugin with these cables has loaded.
+    #[must_use]
+    pub const fn modules(self) -> &'static [&'static str] {
+        match self {
+            Self::Bridge => &["br_netfilter"],
+            Self::Routed => &[],
+        }
     }
 
     fn lines_of_node(self, node: u8, ipv6: bool, pods: &[Host]) -> Vec<String> {
@@ -463,7 +480,7 @@ mod tests {
     #[test]
     fn labels_come_in_the_order_in_which_hosts_are_made() {
         let nodes = vec![NodeSpec { pods: 1 }, NodeSpec { pods: 2 }];
-        let spec = ClusterSpec { nodes, clients: 2, ipv6: false };
+        let spec = ClusterSpec { nodes, clients: 2, ipv6: false, ..ClusterSpec::default() };
         let expected =
             ["fabric", "node1", "pod1-1", "node2", "pod2-1", "pod2-2", "client1", "client2"];
         assert_eq!(spec.labels(), expected);

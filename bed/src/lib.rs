@@ -40,7 +40,7 @@ pub mod tally;
 pub mod terminal;
 pub mod traffic;
 
-pub use cluster::{Cluster, ClusterSpec, Host, NodeSpec};
+pub use cluster::{Cluster, ClusterSpec, Host, NodeSpec, PodCables};
 pub use daemon::Daemon;
 pub use eventually::eventually;
 pub use load::{Client, Load, LoadReport, Traffic};

@@ -230,7 +230,7 @@ impl Ground {
         let status = Command::new("modprobe").args(["-a", "br_netfilter"]).status();
         ensure!(status.context("start modprobe")?.success(), "br_netfilter cannot be loaded");
         let nodes = vec![NodeSpec { pods: 1 }; 2];
-        let cluster = Cluster::build(&ClusterSpec { nodes, clients: 2, ipv6: true })?;
+        let cluster = Cluster::build(&ClusterSpec { nodes, clients: 2, ..ClusterSpec::default() })?;
         for host in cluster.pods().chain(cluster.clients()).chain(cluster.nodes()) {
             // A segment is a packet.
             let off = ["-K", "eth0", "tso", "off", "gso", "off", "gro", "off"];

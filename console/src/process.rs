@@ -164,6 +164,13 @@ impl Running {
         identity(&self.folder.join("exe")).is_some()
     }
 
+    /// True if it sees the files that are seen from here, programs among them: it runs in no other container.
+    #[must_use]
+    pub fn sees_the_same_files(&self) -> bool {
+        let its_own = identity(&self.folder.join("root"));
+        its_own.is_some() && its_own == identity(Path::new("/"))
+    }
+
     /// Returns a path of its file system as it is seen from here.
     pub(crate) fn as_seen_from_here(&self, path: &Path) -> PathBuf {
         let place = if path.is_absolute() { "root" } else { "cwd" };
@@ -221,6 +228,18 @@ mod tests {
         mk_process(proc.path(), "14", "net:[1]", ours, &[]);
         fs::create_dir(proc.path().join("sys")).unwrap();
         proc
+    }
+
+    #[test]
+    fn a_process_in_a_container_sees_other_files() {
+        let proc = mk_proc();
+        let running = || Running::read(Pid::INIT, proc.path().join("12")).unwrap().unwrap();
+        assert!(!running().sees_the_same_files());
+        symlink(proc.path(), proc.path().join("12/root")).unwrap();
+        assert!(!running().sees_the_same_files());
+        fs::remove_file(proc.path().join("12/root")).unwrap();
+        symlink("/", proc.path().join("12/root")).unwrap();
+        assert!(running().sees_the_same_files());
     }
 
     #[test]

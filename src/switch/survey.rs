@@ -156,7 +156,7 @@ fn write_relayed(
 }
 
 /// Returns the families that are served now.
-fn families(status: Option<&Status>) -> Vec<Family> {
+pub(super) fn families(status: Option<&Status>) -> Vec<Family> {
     let is_served = |family: &Family| {
         let named = status.iter().flat_map(|status| &status.mode.families);
         { named }.any(|name| *name == family.to_string())

@@ -5,7 +5,9 @@ use std::sync::Once;
 use std::time::Duration;
 
 use bed::addresses::{POD_RANGE_IPV4, POD_RANGE_IPV6};
-use bed::{Cluster, ClusterSpec, Host, Manifests, Namespace, Protocol, Proxy, Question, Server};
+use bed::{
+    Cluster, ClusterSpec, Host, Manifests, Namespace, PodCables, Protocol, Proxy, Question, Server,
+};
 use bed::{Service, Tally, ask_many, eventually};
 
 /// Port that every pod listens on, with each protocol.
@@ -27,13 +29,10 @@ pub(crate) struct Bed {
 /// Loads what a node's other software has loaded already.
 fn load_once() {
     MODULES.call_once(|| {
-        let modprobe = |modules: &[&str]| {
-            std::process::Command::new("modprobe").arg("-a").args(modules).status().unwrap()
-        };
-        let status = modprobe(&["sctp", "nf_conntrack"]);
+        let mut command = std::process::Command::new("modprobe");
+        let modules = ["sctp", "nf_conntrack"].iter().chain(PodCables::of_host().modules());
+        let status = command.arg("-a").args(modules).status().unwrap();
         assert!(status.success(), "modprobe: {status}");
-        // A host without it has no bridge for its pods.
-        modprobe(&["br_netfilter"]);
     });
 }
 

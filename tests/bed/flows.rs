@@ -20,8 +20,8 @@ use plan::settings::RuleForm;
 use row::{Client, Endpoints, Frontend, Policy, Ranges, Row};
 use world::World;
 
-/// Variable by which only every n-th Service is made and tried. `cargo xtask test` sets it for virtual machines of
-/// the bed tier; all are tried in user mode there, and in every guest of the switch tier.
+/// Variable by which only every n-th Service is made and tried. `cargo xtask test` sets it for virtual machines; all are
+/// tried in user mode, and in every guest of the switch tier.
 const SAMPLE: &str = "KUBE_IPVS_FLOWS_SAMPLE";
 
 #[test]

@@ -23,10 +23,10 @@ const AGAIN: Duration = Duration::from_secs(40);
 const IPTABLES: [&str; 2] = ["/usr/sbin/xtables-nft-multi", "/usr/sbin/xtables-legacy-multi"];
 
 /// Something on the disk that cannot be found as long as this lives.
-pub(crate) struct Aside(PathBuf);
+struct Aside(PathBuf);
 
 impl Aside {
-    pub(crate) fn of(path: &Path) -> Self {
+    fn of(path: &Path) -> Self {
         let aside = Self(path.to_owned());
         fs::rename(path, aside.place()).unwrap();
         aside

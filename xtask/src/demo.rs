@@ -32,7 +32,7 @@ pub(crate) struct DemoArguments {
     #[arg(long, conflicts_with = "switch")]
     stay: bool,
     /// Show it on a host with the modules of RHEL 10, without iptables, ipset and nft.
-    #[arg(long, conflicts_with = "switch")]
+    #[arg(long, conflicts_with_all = ["switch", "stay"])]
     enterprise_linux: bool,
     /// Accelerator of the guest; user mode is quick where qemu has no KVM.
     #[arg(long, value_enum, default_value_t)]
@@ -78,6 +78,7 @@ fn prepare(arguments: &DemoArguments) -> Result<(Guest, PathBuf, Vec<String>)> {
     };
     let guest = Guest {
         setup: distribution.setup(),
+        environment: distribution.variable().into_iter().collect(),
         architecture: arguments.arch,
         kernel: arguments.kernel,
         accel: arguments.accel,

@@ -139,33 +139,30 @@ impl Translator {
         // Registers keep a key for the next lookup of the rule.
         let mut loaded = None;
         for condition in &rule.matches {
-            loaded = self.condition(condition, loaded, &mut expressions)?;
+            let Match::InSet { key, set, is_not } = condition else {
+                loaded = None;
+                self.condition(condition, &mut expressions);
+                continue;
+            };
+            if loaded.replace(*key) != Some(*key) {
+                self.key(*key, &mut expressions);
+            }
+            expressions.push(Expression::Lookup {
+                set: Name::new(set)?,
+                from: FIRST,
+                is_inverted: *is_not,
+                value_to: None,
+            });
         }
         self.action(&rule.action, &mut expressions)?;
         Ok(expressions)
     }
 
-    /// Writes a condition. `loaded`: the key that the registers have. Returns the one that they have then.
-    fn condition(
-        &self,
-        condition: &Match,
-        loaded: Option<Key>,
-        to: &mut Vec<Expression>,
-    ) -> Result<Option<Key>, nftables::ParseError> {
+    /// Writes a condition that is no lookup.
+    fn condition(&self, condition: &Match, to: &mut Vec<Expression>) {
         let Addresses { source, destination, .. } = addresses(self.0);
         match condition {
-            Match::InSet { key, set, is_not } => {
-                if loaded != Some(*key) {
-                    self.key(*key, to);
-                }
-                to.push(Expression::Lookup {
-                    set: Name::new(set)?,
-                    from: FIRST,
-                    is_inverted: *is_not,
-                    value_to: None,
-                });
-                return Ok(Some(*key));
-            }
+            Match::InSet { .. } => {}
             Match::Source { net, is_not } => self.inside(source, net, *is_not, to),
             Match::Destination { net, is_not } => self.inside(destination, net, *is_not, to),
             Match::Interface { name, is_prefix, is_not } => {
@@ -204,7 +201,6 @@ impl Translator {
                 to.push(compare(false, reset));
             }
         }
-        Ok(None)
     }
 
     /// Loads a key into the first registers.

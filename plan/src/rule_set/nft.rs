@@ -176,7 +176,7 @@ impl Writer<'_> {
                 ],
                 Action::GoTo(cluster),
             ),
-            // All addresses of Services are local.
+            // All addresses are local at which Services are served.
             Rule::new([Match::NotLocalDestination], Action::Return),
             to(SetKind::NoEndpoints, Action::GoTo(REFUSE)),
             to(SetKind::LoadBalancerFirewall, Action::Jump(SOURCE_RANGES)),

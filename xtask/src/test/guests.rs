@@ -45,7 +45,7 @@ pub(super) struct Suite {
     /// Distribution that the guest is made into.
     distribution: Distribution,
     /// True if the guest gets `nft` of other releases.
-    has_nfts: bool,
+    has_other_nft: bool,
     /// Kind of iptables that tests are about which have both; none: they are about both.
     iptables: Option<&'static str>,
 }
@@ -77,7 +77,7 @@ struct TestsJob {
     arguments: Vec<String>,
     environment: Vec<(String, String)>,
     distribution: Distribution,
-    has_nfts: bool,
+    has_other_nft: bool,
     limit: Duration,
 }
 
@@ -220,7 +220,7 @@ pub(super) fn soak(
         arguments: ["--test-threads=1", "--nocapture", filter].map(str::to_owned).to_vec(),
         environment: environment.clone(),
         distribution: if legacy { Distribution::Legacy } else { Distribution::Debian },
-        has_nfts: false,
+        has_other_nft: false,
         limit: LONG_LIMIT,
     };
     let jobs: Vec<Job> = kernels
@@ -250,7 +250,7 @@ impl Suite {
             newest_in_user_mode: false,
             newest_only: false,
             distribution: Distribution::Debian,
-            has_nfts: false,
+            has_other_nft: false,
             iptables: None,
         }
     }
@@ -279,8 +279,8 @@ impl Suite {
         Self { distribution, ..self }
     }
 
-    const fn with_nfts(self) -> Self {
-        Self { has_nfts: true, ..self }
+    const fn with_other_nft(self) -> Self {
+        Self { has_other_nft: true, ..self }
     }
 
     const fn but(self, but: &'static [&'static str]) -> Self {
@@ -396,7 +396,7 @@ impl Suite {
         // One at a time: the guest has one processor, and a test's timing is then its own.
         let mut arguments = vec!["--test-threads=1".to_owned(), "--exact".to_owned()];
         arguments.extend_from_slice(tests);
-        let Self { accel, distribution, has_nfts, .. } = *self;
+        let Self { accel, distribution, has_other_nft, .. } = *self;
         let is_sampled = self.tier != Tier::Switch && accel != AccelChoice::Uml;
         let sample = FLOWS_SAMPLE.map(str::to_owned);
         let kind = self.iptables.map(|kind| (KIND.to_owned(), kind.to_owned()));
@@ -411,7 +411,7 @@ impl Suite {
             arguments,
             environment,
             distribution,
-            has_nfts,
+            has_other_nft,
             limit,
         }
     }
@@ -465,14 +465,15 @@ impl TestsJob {
         // Of panics alone: who waits makes an error at each attempt.
         guest.environment.push(("RUST_BACKTRACE".into(), "1".into()));
         guest.environment.push(("RUST_LIB_BACKTRACE".into(), "0".into()));
+        guest.environment.extend(self.distribution.variable());
         guest.environment.extend(self.environment.iter().cloned());
-        let nfts = if self.has_nfts { nft::files() } else { Ok(Vec::new()) };
-        if self.has_nfts {
+        let other_nft = if self.has_other_nft { nft::files() } else { Ok(Vec::new()) };
+        if self.has_other_nft {
             guest.environment.push(nft::VARIABLE.map(str::to_owned).into());
         }
         let mut output = if alone { Tee::default() } else { Tee::at_the_end(&self.name) };
         let program = self.program.to_string_lossy();
-        let verdict = nfts.and_then(|files| {
+        let verdict = other_nft.and_then(|files| {
             guest.files.extend(files);
             guest.run(&program, &self.arguments, &mut output)
         });

@@ -26,6 +26,12 @@ impl Distribution {
         Some(text.to_owned())
     }
 
+    /// Variable by which programs in the guest know it, if they need to.
+    pub(crate) fn variable(self) -> Option<(String, String)> {
+        let is_known = self == Self::EnterpriseLinux;
+        is_known.then(|| ("KUBE_IPVS_ENTERPRISE_LINUX".to_owned(), "1".to_owned()))
+    }
+
     /// Its name; none for what every guest is.
     pub(crate) const fn name(self) -> Option<&'static str> {
         match self {

@@ -12,4 +12,10 @@ fi
 rm -rf netfilter/ipset netfilter/nft_compat* netfilter/xt_* bridge/br_netfilter* \
 	ipv4/netfilter/ip_* ipv4/netfilter/ipt_* ipv4/netfilter/arp* ipv6/netfilter/ip6*
 depmod || exit
+for gone in ip_set nft_compat xt_mark br_netfilter ip_tables; do
+	if modprobe -nq "$gone"; then
+		echo "$gone is still there" >&2
+		exit 1
+	fi
+done
 rm -f /usr/sbin/xtables-nft-multi /usr/sbin/xtables-legacy-multi /usr/sbin/ipset /usr/sbin/nft

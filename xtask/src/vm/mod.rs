@@ -4,7 +4,8 @@
 //! memory, runs one program in it as root, and says how that ended. What has to be there for it
 //! (host packages, the kernel, the base image) is made on the way and kept below `target/vm`.
 //!
-//! In reading order: `command` (what a person types), `guest` (one run, from start to verdict),
+//! In reading order: `command` (what a person types), `guest` (one run, from start to verdict), `distribution` (what it
+//! is made into), `nft` (what some get),
 //! `boot` (one guest's process), `verdict` (how a run ended), `accel` (KVM where it works), `image`
 //! (the base image) and what that is made from: `host_packages`, `debian`, `kernel_package`, `vmlinux`,
 //! `modules`, `user_space`, `tree`; `user_mode` (a kernel that is a program, in qemu's place).

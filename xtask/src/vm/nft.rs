@@ -1,4 +1,4 @@
-//! `nft` of other releases of Debian, by which tests read rules back. Guests have that of this machine's release besides.
+//! `nft` of Debian's releases, by which tests read rules back, beside that of the guest.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -11,8 +11,8 @@ use super::guest::GuestFile;
 use super::{cache_directory, debian, host_tool, progress};
 use crate::architecture::Architecture;
 
-/// Releases with an older and a newer one than Debian 12's.
-const SUITES: [&str; 2] = ["bullseye", debian::STABLE];
+/// Releases that clusters run: nft 0.9.8, 1.0.6 and 1.1.3.
+const SUITES: [&str; 3] = ["bullseye", "bookworm", debian::STABLE];
 /// Folder of a guest with a folder for each. Tests know it by a variable.
 const PLACE: &str = "/opt/nft";
 pub(crate) const VARIABLE: [&str; 2] = ["KUBE_IPVS_NFT", PLACE];

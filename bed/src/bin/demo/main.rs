@@ -19,10 +19,10 @@ mod switch;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, ExitStatus};
+use std::process::{Command, ExitCode};
 
 use anyhow::{Context as _, Result, bail};
-use bed::{Cluster, ClusterSpec, Manifests, Protocol, Proxy, Server};
+use bed::{Cluster, ClusterSpec, Manifests, PodCables, Protocol, Proxy, Server};
 
 use crate::report::Report;
 
@@ -123,17 +123,13 @@ fn show(
 
 /// IPVS itself is for kube-ipvs to load.
 fn load_modules() -> Result<()> {
-    // A host without it has no bridge for its pods.
-    modprobe("br_netfilter")?;
-    let status = modprobe("nf_conntrack")?;
+    let mut command = Command::new("modprobe");
+    let modules = ["nf_conntrack"].iter().chain(PodCables::of_host().modules());
+    let status = command.arg("-a").args(modules).status().context("cannot start modprobe")?;
     if !status.success() {
-        bail!("modprobe nf_conntrack ended with {status}");
+        bail!("modprobe of a node's usual modules ended with {status}");
     }
     Ok(())
-}
-
-fn modprobe(module: &str) -> Result<ExitStatus> {
-    Command::new("modprobe").args(["-q", module]).status().context("cannot start modprobe")
 }
 
 /// Returns how many there are.

@@ -102,8 +102,8 @@ fn size() -> SetSize {
     SetSize { capacity: plan::capacity::Capacity::FIRST, expected: 0 }
 }
 
-/// Every `nft` of this machine: its own, and in a guest of tests those of other releases.
-fn nfts() -> Vec<String> {
+/// Every `nft` of this machine: its own, and in a guest of tests those of several releases.
+fn every_nft() -> Vec<String> {
     let others = std::env::var("KUBE_IPVS_NFT").map(|folder| {
         let found = std::fs::read_dir(folder).unwrap();
         let found: Vec<_> = found.map(|it| it.unwrap().path().join("nft")).collect();
@@ -144,7 +144,7 @@ fn rules_are_read_back_as_written_and_listed_in_the_words_of_nft() {
                     (chain.name.to_owned(), rules.collect())
                 });
                 let chains: BTreeMap<String, Vec<String>> = chains.collect();
-                for nft in nfts() {
+                for nft in every_nft() {
                     assert_eq!(listed(&nft, name), chains, "{nft}: {settings:?}");
                 }
             }

@@ -115,7 +115,7 @@ const SUITES: [Suite; 18] = [
         .but(&APART_INSIDE)
         .about("nft")
         .newest_only()
-        .with_nfts(),
+        .with_other_nft(),
     Suite::new(Tier::Kernel, "kube-ipvs-kernel", Tests::Inside(INSIDE))
         .only(&IN_USER_MODE)
         .but(&NOT_WITH_LEGACY)
@@ -143,7 +143,7 @@ const SUITES: [Suite; 18] = [
     Suite::new(Tier::Switch, "kube-ipvs", BED).only(&SWITCH),
     Suite::new(Tier::Switch, "kube-ipvs", BED).only(&SWITCH).made_into(Distribution::Legacy),
     Suite::new(Tier::Switch, "kube-ipvs", BED)
-        .only(&ENTERPRISE_LINUX)
+        .only(&[FLOWS_IN_NFT])
         .made_into(Distribution::EnterpriseLinux),
 ];
 
