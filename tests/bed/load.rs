@@ -70,6 +70,16 @@ impl Amount {
             datagram: pause(100, 200),
         }
     }
+
+    /// Half as much. An emulated machine that is busy with a change of the mode besides serves its own timers late.
+    pub(crate) fn halved(self) -> Self {
+        Self {
+            streams: self.streams.div_ceil(2),
+            stream: self.stream * 2,
+            rest: self.rest * 2,
+            datagram: self.datagram * 2,
+        }
+    }
 }
 
 impl Loaded {

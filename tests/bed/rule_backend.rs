@@ -91,7 +91,7 @@ fn a_change_of_the_mode_from_nf_tables_and_back_costs_no_client_anything() {
     let loaded = Loaded::new();
     let bed = &loaded.bed;
     let proxy = bed.start(&[NFTABLES]);
-    let load = Load::start(&loaded.clients(Amount::new(bed))).unwrap();
+    let load = Load::start(&loaded.clients(Amount::new(bed).halved())).unwrap();
     load.wait_for_answers(some(), limit()).unwrap();
     drop(proxy);
     let proxy = bed.start(&["--proxy-mode=iptables", NFTABLES]);
