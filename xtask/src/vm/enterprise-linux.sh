@@ -8,7 +8,10 @@ if grep -qE '^(ip_set|nft_compat|x_tables|br_netfilter) ' /proc/modules; then
 	echo "a module that RHEL 10 does not have is loaded" >&2
 	exit 1
 fi
-[ -d netfilter/ipset ] || exit
+if [ ! -d netfilter/ipset ]; then
+	echo "$PWD has no netfilter/ipset to take away: has it moved?" >&2
+	exit 1
+fi
 rm -rf netfilter/ipset netfilter/nft_compat* netfilter/xt_* bridge/br_netfilter* \
 	ipv4/netfilter/ip_* ipv4/netfilter/ipt_* ipv4/netfilter/arp* ipv6/netfilter/ip6*
 depmod || exit

@@ -125,9 +125,10 @@ fn show(
 fn load_modules() -> Result<()> {
     let mut command = Command::new("modprobe");
     let modules = ["nf_conntrack"].iter().chain(PodCables::of_host().modules());
-    let status = command.arg("-a").args(modules).status().context("cannot start modprobe")?;
+    command.arg("-a").args(modules);
+    let status = command.status().context("cannot start modprobe")?;
     if !status.success() {
-        bail!("modprobe of a node's usual modules ended with {status}");
+        bail!("{command:?} ended with {status}");
     }
     Ok(())
 }
