@@ -15,13 +15,24 @@ pub(crate) struct Received {
     count: usize,
 }
 
-/// Receives up to [`AT_ONCE`] datagrams, each into a part of `buffer` of its own. Waits for the first
-/// only.
+/// Behaviour while no datagram is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// Wait for the first one.
+    ForFirst,
+    Not,
+}
+
+/// Receives up to [`AT_ONCE`] datagrams, each into a part of `buffer` of its own.
 ///
 /// # Errors
 /// The kernel's answer, such as `EAGAIN` after the socket's receive timeout. One that comes after the
 /// first datagram is the next call's (recvmmsg(2)).
-pub(crate) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<Received, Errno> {
+pub(crate) fn receive(
+    socket: BorrowedFd<'_>,
+    buffer: &mut [u8],
+    wait: Wait,
+) -> Result<Received, Errno> {
     let mut parts = buffer.chunks_exact_mut(size_of_part(buffer.len()));
     let mut vectors: [libc::iovec; AT_ONCE] = std::array::from_fn(|_| {
         let part = parts.next().unwrap_or_default();
@@ -35,7 +46,11 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<Recei
         header
     });
     // With MSG_TRUNC, lengths are the datagrams' own.
-    let flags = libc::MSG_WAITFORONE | libc::MSG_TRUNC;
+    let flags = libc::MSG_TRUNC
+        | match wait {
+            Wait::ForFirst => libc::MSG_WAITFORONE,
+            Wait::Not => libc::MSG_DONTWAIT,
+        };
     #[expect(unsafe_code, reason = "no crate that we have has a safe form of recvmmsg")]
     // SAFETY: the descriptor is open as long as it is borrowed. There are AT_ONCE headers; each has one
     // vector, which is a part of `buffer` that no other vector has, and all of them outlive the call.
@@ -82,7 +97,7 @@ mod tests {
         receiver.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
         let mut buffer = [0; 4 * AT_ONCE];
         let mut read = || {
-            let received = receive(receiver.as_fd(), &mut buffer)?;
+            let received = receive(receiver.as_fd(), &mut buffer, Wait::ForFirst)?;
             let parts = received.parts(&buffer);
             Ok::<_, Errno>(parts.map(|(part, length)| (part[0], length)).collect::<Vec<_>>())
         };

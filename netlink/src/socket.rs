@@ -10,7 +10,7 @@ use rustix::net::sockopt;
 
 use crate::attribute::DecodeError;
 use crate::batch::{Batch, MessageWriter, Part};
-use crate::datagrams;
+use crate::datagrams::{self, Wait};
 use crate::error::Error;
 use crate::home::Home;
 use crate::namespace::Namespace;
@@ -327,10 +327,32 @@ impl Socket {
     /// same goes for any other failure.
     pub fn notifications(&mut self, mut each: impl FnMut(Notification<'_>)) -> Result<(), Error> {
         self.repair()?;
+        self.receive_notifications(Wait::ForFirst, &mut each).map(drop)
+    }
+
+    /// Hands over the notifications that are there, without waiting for one.
+    ///
+    /// # Errors
+    /// As [`notifications`](Self::notifications).
+    pub fn notifications_so_far(
+        &mut self,
+        mut each: impl FnMut(Notification<'_>),
+    ) -> Result<(), Error> {
+        self.repair()?;
+        while self.receive_notifications(Wait::Not, &mut each)? {}
+        Ok(())
+    }
+
+    /// Returns false if there was none.
+    fn receive_notifications(
+        &mut self,
+        wait: Wait,
+        each: &mut dyn FnMut(Notification<'_>),
+    ) -> Result<bool, Error> {
         self.have_buffer();
-        let received = match datagrams::receive(self.socket.as_fd(), &mut self.buffer) {
+        let received = match datagrams::receive(self.socket.as_fd(), &mut self.buffer, wait) {
             Ok(received) => received,
-            Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(false),
             Err(error) => return Err(self.failed("receive from a netlink socket", error)),
         };
         for (part, length) in received.parts(&self.buffer) {
@@ -341,7 +363,7 @@ impl Socket {
                 }
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Throws away what is queued. After an overrun the kernel drops messages without a word until

@@ -7,7 +7,7 @@ use crate::data::Data;
 use crate::error::{Attempt, Refused};
 use crate::expression::Expression;
 use crate::name::Name;
-use crate::object::{BaseChain, Element, Family, FlowTable, SetSpec, TableFlags, TableId};
+use crate::object::{BaseChain, Element, Family, SetSpec, TableFlags, TableId};
 use crate::uapi::{self, message};
 
 /// Changes in the order in which the kernel is to work through them. They are one transaction: the kernel carries out
@@ -158,20 +158,17 @@ impl Batch {
         });
     }
 
-    /// Removes devices from a flow table. Connections in it stay.
+    /// Removes devices from a flow table of this priority. Connections in it stay. A device that it does not have refuses
+    /// the transaction.
     pub fn remove_flow_table_devices(
         &mut self,
         table: &TableId,
-        flow_table: &FlowTable,
+        flow_table: &Name,
+        priority: i32,
         devices: &[&str],
     ) {
         self.push(message::DELFLOWTABLE, 0, table.family, |message| {
-            codec::flow_table(
-                message,
-                table,
-                &flow_table.name,
-                Some((flow_table.priority, devices)),
-            );
+            codec::flow_table(message, table, flow_table, Some((priority, devices)));
         });
     }
 

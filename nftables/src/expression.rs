@@ -182,6 +182,12 @@ pub enum ConntrackKey {
     /// `NFT_CT_STATUS`: 4 bytes in the machine's byte order, `IPS_*` of
     /// include/uapi/linux/netfilter/nf_conntrack_common.h.
     Status,
+    /// `NFT_CT_DST_IP`: 4 bytes, the destination of the connection's first packet before any translation.
+    OriginalDestinationIpv4,
+    /// `NFT_CT_DST_IP6`: the same, 16 bytes.
+    OriginalDestinationIpv6,
+    /// `NFT_CT_PROTO_DST`: 2 bytes, the port of that destination.
+    OriginalDestinationPort,
 }
 
 /// An end of a packet's way (`enum nft_fib_flags`).

@@ -172,6 +172,9 @@ pub(crate) mod expression {
     pub(crate) mod conntrack {
         pub(crate) const DESTINATION: u16 = 1;
         pub(crate) const KEY: u16 = 2;
+        pub(crate) const DIRECTION: u16 = 3;
+        /// `IP_CT_DIR_ORIGINAL` (include/uapi/linux/netfilter/nf_conntrack_tuple_common.h)
+        pub(crate) const ORIGINAL: u8 = 0;
     }
 
     /// `enum nft_fib_attributes`, `enum nft_fib_result`, `enum nft_fib_flags`

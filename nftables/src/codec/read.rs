@@ -311,9 +311,21 @@ fn read_meta(data: &Attributes<'_, 8>) -> Read {
 }
 
 fn read_conntrack(data: &Attributes<'_, 8>) -> Read {
-    let keys = [ConntrackKey::State, ConntrackKey::Direction, ConntrackKey::Status];
+    let keys = [
+        ConntrackKey::State,
+        ConntrackKey::Direction,
+        ConntrackKey::Status,
+        ConntrackKey::OriginalDestinationIpv4,
+        ConntrackKey::OriginalDestinationIpv6,
+        ConntrackKey::OriginalDestinationPort,
+    ];
     let number = data.u32(conntrack::KEY)?;
-    let key = keys.into_iter().find(|key| key.number() == number);
+    let direction = data.get(conntrack::DIRECTION).map(|it| it.u8()).transpose()?;
+    let is_same = |key: &ConntrackKey| {
+        key.number() == number
+            && direction == key.is_of_a_direction().then_some(conntrack::ORIGINAL)
+    };
+    let key = keys.into_iter().find(is_same);
     let to = data.register(conntrack::DESTINATION)?;
     Ok(key.zip(to).map(|(key, to)| Expression::Conntrack { key, to }))
 }

@@ -172,10 +172,9 @@ fn expression(writer: &mut AttributeWriter<'_>, expression: &Expression) {
             data.u32_be(meta::KEY, key.number());
             data.u32_be(meta::SOURCE, from.number());
         }),
-        Expression::Conntrack { key, to } => named(writer, "ct", |data| {
-            data.u32_be(conntrack::KEY, key.number());
-            data.u32_be(conntrack::DESTINATION, to.number());
-        }),
+        Expression::Conntrack { key, to } => {
+            named(writer, "ct", |data| of_connection(data, *key, *to));
+        }
         Expression::AddressType { of, to } => named(writer, "fib", |data| {
             data.u32_be(fib::FLAGS, of.flag());
             data.u32_be(fib::RESULT, fib::RESULT_ADDRESS_TYPE);
@@ -237,6 +236,14 @@ fn expression(writer: &mut AttributeWriter<'_>, expression: &Expression) {
         }),
         // The kernel refuses it: what is in it is not known.
         Expression::Other(name) => named(writer, name.as_str(), |_| ()),
+    }
+}
+
+fn of_connection(data: &mut AttributeWriter<'_>, key: ConntrackKey, to: Register) {
+    data.u32_be(conntrack::KEY, key.number());
+    data.u32_be(conntrack::DESTINATION, to.number());
+    if key.is_of_a_direction() {
+        data.u8(conntrack::DIRECTION, conntrack::ORIGINAL);
     }
 }
 
@@ -311,7 +318,15 @@ impl ConntrackKey {
             Self::State => 0,
             Self::Direction => 1,
             Self::Status => 2,
+            Self::OriginalDestinationPort => 12,
+            Self::OriginalDestinationIpv4 => 20,
+            Self::OriginalDestinationIpv6 => 22,
         }
+    }
+
+    /// True if it is of one of the connection's two directions.
+    pub(super) fn is_of_a_direction(self) -> bool {
+        !matches!(self, Self::State | Self::Direction | Self::Status)
     }
 }
 
