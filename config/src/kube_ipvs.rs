@@ -14,7 +14,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::settings::{Refused, Section as _, not_negative, positive, settings, within};
 use super::text::{Parsed, of_scalar};
-use super::words::{ArpReplies, FallbackMode, OnReturn, RuleBackend};
+use super::words::{ArpReplies, FallbackMode, FastPathChoice, OnReturn, RuleBackend};
 use forwarding::relay::DEFAULT_UDP_IDLE;
 use kernel::estimators::Run;
 use kernel::rules::Variant;
@@ -93,6 +93,11 @@ settings! {
         /// Reaction of a node that has fallen back to a host that can do ipvs by now: {words}
         fallback_return: Parsed<OnReturn> = "fallbackReturn", "string" {
             in: [Ipvs], default: OnReturn::default(),
+        }
+        /// Path of established connections in IPVS mode: {words}. docs/fast-path.md has the costs
+        fast_path: Parsed<FastPathChoice> = "fastPath" (deserialize_with = "of_scalar"), "string" {
+            in: [Ipvs], default: FastPathChoice::default(),
+            flag: "fast-path" "PATH" Balancing with_config,
         }
         /// Lists all Nodes every quarter of an hour, so that a Service with another node's address
         /// in spec.externalIPs does not take the address away from that node: {words}

@@ -24,7 +24,7 @@ use super::mode::{self, ModeChoice, Periods};
 use super::networks::{cluster_networks, networks};
 use super::service_routes::ServiceRoutes;
 use super::validate::RoutableNetworks;
-use super::words::{ArpReplies, DetectLocalMode, LogFormat, RuleBackend};
+use super::words::{ArpReplies, DetectLocalMode, FastPathChoice, LogFormat, RuleBackend};
 use forwarding::relay::PortRange;
 use kernel::estimators::Run;
 use kernel::rules::Variant;
@@ -61,6 +61,9 @@ pub struct Configuration {
     /// Choice of the form of rules and sets in mode ipvs. The form in the settings is that of a host which has none
     /// yet and can do both, until a start has looked at its own.
     pub rule_backend: RuleBackend,
+    /// Choice of the way of established connections in mode ipvs. That in the settings is what a host has which supports
+    /// all, until a start has looked at its own.
+    pub fast_path: FastPathChoice,
     /// Choice of the ARP requests for Service addresses that this node answers.
     pub service_addresses_arp: ServiceAddressesArp,
     /// Choice of the networks in which a local route stands for all service addresses.
@@ -195,6 +198,7 @@ impl Merged {
             pace: pace(&document, &own, modes.preferred),
             variant: own.iptables_variant.value(),
             rule_backend: own.rule_backend.value(),
+            fast_path: own.fast_path.value(),
             service_addresses_arp: match own.service_addresses_arp.value() {
                 ArpReplies::Quiet => ServiceAddressesArp::Quiet,
                 ArpReplies::Compatible if document.ipvs.strict_arp => ServiceAddressesArp::Strict,
@@ -422,6 +426,7 @@ fn settings(
         listeners: listeners(document),
         accept_service_traffic: own.accept_service_traffic.value(),
         rule_form: own.rule_backend.value().form_without_host(),
+        fast_path: own.fast_path.value().wanted(),
         health_port: address::socket(&document.healthz_bind_address)
             .filter(|socket| socket.ip().is_unspecified() && socket.port() > 0)
             .map(|socket| socket.port()),

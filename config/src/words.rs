@@ -4,7 +4,7 @@
 use std::fmt;
 
 use plan::mode::Mode;
-use plan::settings::{AcceptServiceTraffic, RuleForm};
+use plan::settings::{AcceptServiceTraffic, FastPath, RuleForm};
 
 use super::text::{Text, Words};
 use kernel::estimators::Run;
@@ -173,6 +173,45 @@ words! {
         Only(RuleForm::Nftables) = "nftables", (
             "tables named kube-ipvs in nf_tables, without iptables, ipset and their modules"
         );
+    }
+}
+
+/// Choice of the path of established connections in IPVS mode (`fastPath`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FastPathChoice {
+    /// The fastest one that the host supports.
+    Auto,
+    /// This one; the next slower one where the host lacks something.
+    Only(FastPath),
+}
+
+impl Default for FastPathChoice {
+    fn default() -> Self {
+        Self::Only(FastPath::Off)
+    }
+}
+
+impl FastPathChoice {
+    /// Returns the way on a host that supports all.
+    #[must_use]
+    pub fn wanted(self) -> FastPath {
+        match self {
+            Self::Auto => FastPath::Offload,
+            Self::Only(path) => path,
+        }
+    }
+}
+
+words! {
+    FastPathChoice {
+        Only(FastPath::Off) = "off", ("IPVS translates every packet");
+        Only(FastPath::Conntrack) = "conntrack", (
+            "IPVS chooses the endpoint, and conntrack translates later packets; needs ruleBackend: nftables"
+        );
+        Only(FastPath::Offload) = "offload", (
+            "as conntrack, and the kernel's flow table carries forwarded connections; needs Linux 6.1"
+        );
+        Auto = "auto", ("the fastest one that the host supports");
     }
 }
 

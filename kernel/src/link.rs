@@ -27,6 +27,9 @@ const IFLA_IFNAME: u16 = 3;
 const IFLA_TXQLEN: u16 = 13;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_INFO_KIND: u16 = 1;
+const IFLA_EXT_MASK: u16 = 29;
+/// Spares the numbers of packets and bytes.
+const RTEXT_FILTER_SKIP_STATS: u32 = 8;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 const IFA_CACHEINFO: u16 = 6;
@@ -168,6 +171,18 @@ impl Links {
             RTM_GETADDR,
             |message| message.body().extend_from_slice(&[0; ADDRESS_HEADER]),
             decode_address,
+        )
+    }
+
+    /// All interfaces.
+    pub(crate) fn all(&mut self) -> Result<Vec<Link>, Error> {
+        self.socket.dump(
+            RTM_GETLINK,
+            |message| {
+                message.body().extend_from_slice(&[0; LINK_HEADER]);
+                message.attributes().u32(IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS);
+            },
+            decode_link,
         )
     }
 

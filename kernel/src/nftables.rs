@@ -1,7 +1,9 @@
 //! Tables of nf_tables: our own, with the sets and rules of IPVS mode in one of its forms; and kube-proxy's, of its nftables
 //! mode, which are removed. Base chains of others are read.
 
+mod devices;
 mod filter;
+mod flow_tables;
 mod own_tables;
 mod pacing;
 mod words;
@@ -50,7 +52,7 @@ pub(crate) fn own_sets() -> Result<Vec<(SetId, ActualSet)>, ReadError> {
     Ok(sets)
 }
 
-/// Removes all chains of a family from our table in nf_tables. Its sets stay.
+/// Removes all chains of a family from our table in nf_tables, and its flow table. Its sets stay.
 ///
 /// # Errors
 /// The kernel's refusal; `EPERM` if the table is another process's.
@@ -60,6 +62,10 @@ pub fn remove_own_chains(family: Family) -> Result<(), Error> {
     let chains = own_chains(&mut client, family)?;
     chains.iter().for_each(|chain| batch.flush_chain(&chain.table, &chain.name));
     chains.iter().for_each(|chain| batch.delete_chain(&chain.table, &chain.name));
+    if let Some(Chain { table, .. }) = chains.first() {
+        let found = client.list_flow_tables(table)?;
+        found.iter().for_each(|it| batch.delete_flow_table(table, &it.name));
+    }
     client.commit(batch)
 }
 

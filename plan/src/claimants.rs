@@ -25,12 +25,22 @@ pub enum Origin {
     External,
 }
 
+/// Use of a claimed frontend. Those that clients can ask come before those that they are led to, whatever these
+/// are for, and what a policy promises comes before what is only faster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ClaimKind {
+    /// A frontend that clients can ask.
+    Frontend,
+    /// A short circuit that local clients need to get the endpoints that they are promised.
+    PromisedShortCircuit,
+    /// A short circuit of the fast path.
+    FasterShortCircuit,
+}
+
 /// The order of claims to a frontend.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ClaimRank {
-    /// True for a short circuit. Frontends that clients can ask come before those that they are led
-    /// to, whatever these are for.
-    pub(crate) is_short_circuit: bool,
+    pub(crate) kind: ClaimKind,
     pub(crate) origin: Origin,
     /// Time at which the Service was made, in seconds since 1970.
     pub(crate) created: i64,

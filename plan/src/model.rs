@@ -105,6 +105,8 @@ pub struct Overrides {
     pub drain_deadline_seconds: Option<u32>,
     /// The shares of its endpoints.
     pub weights: Option<Weights>,
+    /// True if IPVS is to translate every packet of its connections.
+    pub is_off_fast_path: bool,
 }
 
 /// The shares of endpoints by how far they are, from 1 to 65,535.

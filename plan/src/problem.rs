@@ -215,7 +215,14 @@ impl fmt::Display for Overfull {
 impl Override {
     /// The annotations of a Service.
     pub fn of(overrides: &Overrides) -> impl Iterator<Item = Self> + use<> {
-        let Overrides { scheduler, scheduler_flags, drain_deadline_seconds, weights } = overrides;
+        let Overrides {
+            scheduler,
+            scheduler_flags,
+            drain_deadline_seconds,
+            weights,
+            // Where there is no fast path, nothing is to be off it.
+            is_off_fast_path: _,
+        } = overrides;
         let written = [
             (scheduler.is_some(), Self::Scheduler),
             (scheduler_flags.is_some(), Self::SchedulerFlags),

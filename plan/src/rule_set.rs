@@ -38,6 +38,7 @@ use ipnet::IpNet;
 use crate::facts::BoundAddresses;
 use crate::mode::Mode;
 use crate::model::Family;
+use crate::settings::FastPath;
 
 pub(crate) use chains::ipvs_chains;
 pub use chains::{SHORT_CIRCUIT_CHAIN, UNANSWERED};
@@ -79,6 +80,9 @@ pub struct RuleSetSettings {
     random_fully: bool,
     /// Network in which short circuits live; none: there are none.
     short_circuit_network: Option<IpNet>,
+    /// Way of established connections. But for [`FastPath::Off`], all clients of a frontend with the policy Cluster are led to
+    /// its short circuit.
+    fast_path: FastPath,
     /// The networks that are local by a route, in order.
     routes: Vec<IpNet>,
     /// The node's own addresses inside these, in order.
@@ -203,6 +207,12 @@ impl RuleSet {
             chain.rules = nft::source_ranges(self.family, ranges);
         }
         chains
+    }
+
+    /// True if the rules in that form lead connections to a flow table.
+    #[must_use]
+    pub fn has_flow_table(&self) -> bool {
+        self.nft.iter().any(|chain| chain.hook == Some(nft::Hook::Forward))
     }
 
     pub(crate) fn with_nft(self, nft: Vec<nft::Chain>) -> Self {

@@ -25,6 +25,8 @@ pub struct Scheduler {
     pub(crate) depends_on_order: bool,
     /// True if it passes over a real server of weight 0, given the flags that are always set.
     pub(crate) can_drain: bool,
+    /// True if it chooses by the connections that IPVS has (`ip_vs_dest_conn_overhead`, `activeconns`).
+    pub(crate) counts_connections: bool,
     pub flags: &'static [SchedulerFlag],
 }
 
@@ -74,27 +76,39 @@ pub const SCHEDULERS: [Scheduler; 14] = [
     Scheduler { uses_weights: false, ..weighted("rr") },
     weighted("wrr"),
     // Compares numbers of connections alone.
-    Scheduler { uses_weights: false, ..weighted("lc") },
-    weighted("wlc"),
-    weighted("lblc"),
-    weighted("lblcr"),
+    Scheduler { uses_weights: false, ..counting("lc") },
+    counting("wlc"),
+    counting("lblc"),
+    counting("lblcr"),
     // Each real server has one slot of the table in turn (`ip_vs_dh_reassign`). A connection to a
     // slot of one with weight 0 is refused (`ip_vs_dh_schedule`), and there is no fallback.
     Scheduler { uses_weights: false, depends_on_order: true, can_drain: false, ..weighted("dh") },
     // `ip_vs_sh_reassign`
     Scheduler { depends_on_order: true, flags: &SH_FLAGS, ..weighted("sh") },
-    weighted("sed"),
-    weighted("nq"),
+    counting("sed"),
+    counting("nq"),
     weighted("fo"),
-    weighted("ovf"),
+    counting("ovf"),
     // `ip_vs_mh_permutate` and `ip_vs_mh_populate`
     Scheduler { depends_on_order: true, flags: &MH_FLAGS, ..weighted("mh") },
-    weighted("twos"),
+    counting("twos"),
 ];
 
 /// A scheduler that goes by weights, passes over real servers of weight 0 and has no flags.
 const fn weighted(name: &'static str) -> Scheduler {
-    Scheduler { name, uses_weights: true, depends_on_order: false, can_drain: true, flags: &[] }
+    Scheduler {
+        name,
+        uses_weights: true,
+        depends_on_order: false,
+        can_drain: true,
+        counts_connections: false,
+        flags: &[],
+    }
+}
+
+/// One of these that counts connections.
+const fn counting(name: &'static str) -> Scheduler {
+    Scheduler { counts_connections: true, ..weighted(name) }
 }
 
 impl Scheduler {

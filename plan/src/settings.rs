@@ -59,6 +59,8 @@ pub struct Settings {
     pub accept_service_traffic: AcceptServiceTraffic,
     /// Form of the constant rules of mode ipvs; [`Settings::has_tables`] says which is in force.
     pub rule_form: RuleForm,
+    /// Way of established connections in mode ipvs.
+    pub fast_path: FastPath,
     /// Port at which the health server listens on all addresses; none: it does not.
     pub health_port: Option<u16>,
     /// Networks of the short circuits: see [`ShortCircuitNetworks`].
@@ -166,6 +168,31 @@ pub enum RuleForm {
     Nftables,
 }
 
+/// Way of the packets of established connections in mode ipvs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum FastPath {
+    /// IPVS looks up and translates each packet.
+    #[default]
+    Off,
+    /// IPVS chooses the endpoint of the first packet, and connection tracking translates the others: clients are led to a
+    /// short circuit at every frontend whose clients all have the same endpoints. Only rules in nf_tables lead there.
+    Conntrack,
+    /// The same, and the kernel's flow table takes connections that are forwarded past all hooks (since Linux 6.1).
+    Offload,
+}
+
+impl FastPath {
+    /// Returns the word of the configuration for it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Conntrack => "conntrack",
+            Self::Offload => "offload",
+        }
+    }
+}
+
 impl RuleForm {
     /// Returns the word of the configuration for it.
     #[must_use]
@@ -211,6 +238,18 @@ impl Settings {
         self.mode.has_virtual_servers() && self.rule_form == RuleForm::Nftables
     }
 
+    /// True if connection tracking translates established connections of frontends whose clients all have the same endpoints.
+    #[must_use]
+    pub fn has_fast_path(&self) -> bool {
+        self.fast_path_in_force() != FastPath::Off
+    }
+
+    /// Returns the way of established connections that the form of the rules has.
+    #[must_use]
+    pub fn fast_path_in_force(&self) -> FastPath {
+        if self.has_tables() { self.fast_path } else { FastPath::Off }
+    }
+
     /// True if rules let new connections to frontends in. In nf_tables accepting ends a chain, and not the hook.
     #[must_use]
     pub fn lets_traffic_in(&self) -> bool {
@@ -239,6 +278,7 @@ impl Settings {
             load_balancers_before_nodes: false,
             accept_service_traffic: AcceptServiceTraffic::default(),
             rule_form: RuleForm::default(),
+            fast_path: FastPath::default(),
             health_port: Some(10_256),
             short_circuit_networks: ShortCircuitNetworks::default(),
             ipvs_short_circuit_networks: ShortCircuitNetworks::default(),
@@ -259,14 +299,29 @@ impl Settings {
     /// True if an address is local by a route.
     #[must_use]
     pub fn is_routed(&self, address: IpAddr) -> bool {
-        self.service_routes.iter().any(|net| net.contains(&address)) && !self.excludes(address)
+        self.all_routes().any(|net| net.contains(&address)) && !self.excludes(address)
+    }
+
+    /// Returns the local route by which an address is local.
+    #[must_use]
+    pub fn route_to(&self, address: IpAddr) -> Option<IpNet> {
+        let routes = self.routes(Family::of(address)).into_iter();
+        { routes }.find(|net| net.contains(&address))
     }
 
     /// True if a service address is bound, and not only local by a route.
     #[must_use]
     pub fn is_to_be_bound(&self, address: IpAddr) -> bool {
-        let mut unbound = self.service_routes.iter().filter(|net| !self.bound_routes.contains(net));
+        let mut unbound = self.all_routes().filter(|net| !self.bound_routes.contains(net));
         self.excludes(address) || !unbound.any(|net| net.contains(&address))
+    }
+
+    /// Networks that are local by a route: those of Services, and on the fast path that of short circuits of IPv6, each
+    /// address of which would make new connections dearer. With a local route of IPv4, the kernel looks up the source of
+    /// every packet that it forwards (`fib_has_custom_local_routes` in net/ipv4/fib_frontend.c).
+    fn all_routes(&self) -> impl Iterator<Item = IpNet> {
+        let of_short_circuits = self.short_circuit_networks.v6.filter(|_| self.has_fast_path());
+        self.service_routes.iter().copied().chain(of_short_circuits.map(IpNet::V6))
     }
 
     /// True if there should be this local route.
@@ -280,9 +335,9 @@ impl Settings {
     /// addresses are bound one by one.
     #[must_use]
     pub fn routes(&self, family: Family) -> Vec<IpNet> {
-        let of_family = self.service_routes.iter().filter(|net| Family::of_net(net) == family);
+        let of_family = self.all_routes().filter(|net| Family::of_net(net) == family);
         let mut routes: Vec<IpNet> =
-            of_family.flat_map(|net| network::without(*net, &self.exclude)).collect();
+            of_family.flat_map(|net| network::without(net, &self.exclude)).collect();
         routes.sort_unstable();
         routes.dedup();
         routes

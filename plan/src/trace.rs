@@ -25,6 +25,7 @@ use crate::model::{Protocol, ServiceName};
 use crate::planner::Planner;
 use crate::rule_set::Table;
 use crate::sets::SetId;
+use crate::settings::FastPath;
 pub use client::Client;
 pub use packet::{Origin, Packet};
 pub use rule::UnreadableRule;
@@ -88,6 +89,11 @@ pub enum Step {
         endpoint: SocketAddr,
         /// The endpoint's weight.
         weight: u32,
+    },
+    /// Later packets of its connection do not come to the virtual server.
+    LaterPackets {
+        /// Their carrier.
+        by: FastPath,
     },
     /// It comes to the relay of mode userspace, on this port.
     Relayed {

@@ -77,6 +77,9 @@ pub struct Annotations {
     /// `kube-ipvs.io/weights` of a Service: the shares of its endpoints by how far they are.
     #[serde(rename = "kube-ipvs.io/weights")]
     pub weights: Option<String>,
+    /// `kube-ipvs.io/fast-path` of a Service: off, or the operator's choice.
+    #[serde(rename = "kube-ipvs.io/fast-path")]
+    pub fast_path: Option<String>,
 }
 
 /// The labels that mean something to a node's proxy.

@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use plan::mode::Mode;
-use plan::settings::RuleForm;
+use plan::settings::{FastPath, RuleForm};
 use row::{Client, Endpoints, Frontend, Policy, Ranges, Row};
 use world::World;
 
@@ -41,14 +41,19 @@ fn every_flow_goes_where_the_table_says_in_mode_userspace() {
 
 #[test]
 fn every_flow_goes_where_the_table_says_in_nf_tables() {
-    every_flow_goes_where_the_table_says_by(Mode::Ipvs, RuleForm::Nftables);
+    every_flow_goes_where_the_table_says_by(Mode::Ipvs, RuleForm::Nftables, FastPath::Off);
+}
+
+#[test]
+fn every_flow_goes_where_the_table_says_in_nf_tables_on_the_fast_path() {
+    every_flow_goes_where_the_table_says_by(Mode::Ipvs, RuleForm::Nftables, FastPath::Conntrack);
 }
 
 fn every_flow_goes_where_the_table_says_in(mode: Mode) {
-    every_flow_goes_where_the_table_says_by(mode, RuleForm::Iptables);
+    every_flow_goes_where_the_table_says_by(mode, RuleForm::Iptables, FastPath::Off);
 }
 
-fn every_flow_goes_where_the_table_says_by(mode: Mode, form: RuleForm) {
+fn every_flow_goes_where_the_table_says_by(mode: Mode, form: RuleForm, fast_path: FastPath) {
     let mut trials = trial::trials(table::ROWS, mode);
     if let Ok(nth) = std::env::var(SAMPLE) {
         let nth: usize = nth.parse().unwrap();
@@ -56,7 +61,7 @@ fn every_flow_goes_where_the_table_says_by(mode: Mode, form: RuleForm) {
         let sample: BTreeSet<_> = givens.into_iter().step_by(nth).collect();
         trials.retain(|place, _| sample.contains(&place.given));
     }
-    let world = World::build(&trials, mode, form);
+    let world = World::build(&trials, mode, form, fast_path);
     let foretold = traced::require_foretold(&world, &trials);
     let started = Instant::now();
     let flows = trial::try_all(&world, &trials, &foretold);

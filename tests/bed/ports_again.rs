@@ -25,7 +25,7 @@ const FIRST: u16 = 40_000;
 const OF_STREAM: u16 = 41_000;
 
 /// A node and a Service with two endpoints here and one on another node.
-fn mk_bed() -> Bed {
+pub(crate) fn mk_bed() -> Bed {
     let nodes = vec![NodeSpec { pods: 3 }, NodeSpec { pods: 1 }];
     let bed = Bed::with(&ClusterSpec { nodes, ..ClusterSpec::default() });
     let service = Service::new("web", ip("10.96.0.10"));
@@ -48,7 +48,7 @@ fn targets(bed: &Bed) -> [(&'static str, SocketAddr); 4] {
 
 /// Clients outside, in a pod and on the node, by each address. No two use a port in common: IPVS could
 /// not tell their answers apart.
-fn clients(bed: &Bed) -> Vec<Client<'_>> {
+pub(crate) fn clients(bed: &Bed) -> Vec<Client<'_>> {
     let sources =
         [("outside", bed.client()), ("pod", &bed.pod(1, 3).namespace), ("node", bed.node())];
     let ways = sources.iter().flat_map(|(who, from)| {

@@ -1,6 +1,7 @@
 //! Mode ipvs with its sets and rules in nf_tables (`ruleBackend: nftables`): into that form and out of it under every kind
 //! of traffic, and what is in the kernel then.
 
+mod fast_path;
 mod neighbours;
 mod taken_over;
 

@@ -338,7 +338,7 @@ fn every_word_of_the_reference_is_taken_and_written_as_it_was() {
             }
         }
     }
-    assert_eq!(n_fields, 12);
+    assert_eq!(n_fields, 13);
 }
 
 #[test]

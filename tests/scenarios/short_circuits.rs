@@ -3,19 +3,22 @@
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
+use ipnet::IpNet;
 use kernel::RefusalClass;
 use kernel::fake::{Fake, FakeAnswer, KernelCall};
 use plan::actual::Actual;
 use plan::event::Event;
 use plan::kernel_objects::{Entry, Frontend};
-use plan::model::{EndpointSlice, Protocol, Service, ServiceKind, TrafficPolicy};
+use plan::model::{EndpointSlice, Family, Protocol, Service, ServiceKind, TrafficPolicy};
 use plan::op::{Op, Subject};
+use plan::routes::RouteOp;
 use plan::sets::{SetId, SetKind};
-use plan::settings::ShortCircuitNetworks;
+use plan::settings::{FastPath, RuleForm, Settings, ShortCircuitNetworks};
+use reconcile::Pace;
 use reconcile::Status;
 
 use crate::closing::opens;
-use crate::world::{World, service, slice};
+use crate::world::{World, dual_stack_tcp, service, settings, slice};
 
 /// A load balancer's Service for this node's endpoints, all of which are on another node: only its
 /// short circuit has a virtual server.
@@ -197,8 +200,43 @@ async fn a_frontend_gets_its_short_circuit_when_that_is_free() {
     assert_eq!(*wrong.lock().unwrap(), [""; 0]);
     let actual = world.fake.actual();
     assert!(actual.virtual_servers.contains_key(&short_circuit()));
-    let ways = SetId { kind: SetKind::ShortCircuit, family: plan::model::Family::V4 };
+    let ways = SetId { kind: SetKind::ShortCircuit, family: Family::V4 };
     let second = Frontend { address: [214, 51, 100, 5].into(), ..outer() };
     assert!(actual.sets[&ways].entries.contains(&Entry::AddressPort(second)));
+    world.assert_converged(&[]);
+}
+
+/// On the fast path a route stands for all IPv6 addresses of short circuits.
+#[tokio::test(start_paused = true)]
+async fn clients_are_led_to_short_circuits_only_by_a_route_that_is_there() {
+    let route: IpNet = "feff::/16".parse().unwrap();
+    let settings = Settings {
+        rule_form: RuleForm::Nftables,
+        fast_path: FastPath::Conntrack,
+        families: Family::BOTH.to_vec(),
+        ..settings()
+    };
+    let fake = Fake::new(Actual::default());
+    fake.refuse(
+        3,
+        RefusalClass::Exhausted,
+        move |op| matches!(op, Op::Route(RouteOp::Add(it)) if it.network == route),
+    );
+    let mut world = World::with(settings, fake, Pace::default());
+    world.feed(&dual_stack_tcp(1)).await;
+    world.complete().await;
+    let is_led = |actual: &Actual| {
+        let mut led = actual
+            .sets
+            .iter()
+            .filter(|(set, _)| set.kind.leads_to_short_circuits() && set.family == Family::V6);
+        led.any(|(_, there)| !there.entries.is_empty())
+    };
+    world.until("pending", |status, _| status.pending > 0).await;
+    assert!(!is_led(&world.fake.actual()));
+    world.until("in order", |status, _| status.pending == 0).await;
+    let actual = world.fake.actual();
+    assert!(is_led(&actual) && actual.routes.contains(&route), "{:?}", actual.routes);
+    world.compared().await;
     world.assert_converged(&[]);
 }

@@ -59,6 +59,22 @@ pub struct Connection {
     pub ipvs: Option<ConnectionState>,
     /// State that connection tracking has it in.
     pub conntrack: Option<ConnectionState>,
+    /// Carrier of its packets.
+    #[serde(default)]
+    pub path: Path,
+}
+
+/// Part of the kernel that carries the packets of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Path {
+    /// IPVS.
+    #[default]
+    Ipvs,
+    /// Connection tracking.
+    Conntrack,
+    /// The flow table.
+    Offload,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -180,9 +196,31 @@ impl Connection {
         (&self.service, &self.protocol, self.frontend, self.client, self.endpoint)
     }
 
-    /// State by which the connection goes on: that of IPVS, where it leads.
+    /// State by which the connection goes on: that of IPVS, where it carries it.
     #[must_use]
     pub fn leading(&self) -> Option<&ConnectionState> {
-        self.ipvs.as_ref().or(self.conntrack.as_ref())
+        let (ipvs, conntrack) = (self.ipvs.as_ref(), self.conntrack.as_ref());
+        match self.path {
+            Path::Ipvs => ipvs.or(conntrack),
+            Path::Conntrack | Path::Offload => conntrack.or(ipvs),
+        }
+    }
+
+    /// Returns the number of seconds until it is forgotten, if no packet comes; none: the flow table has it.
+    #[must_use]
+    pub fn expires(&self) -> Option<u32> {
+        self.leading().filter(|_| self.path != Path::Offload).map(|state| state.expires)
+    }
+}
+
+impl Path {
+    /// Returns its word: but for `ipvs`, that of the configuration.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ipvs => "ipvs",
+            Self::Conntrack => "conntrack",
+            Self::Offload => "offload",
+        }
     }
 }

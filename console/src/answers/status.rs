@@ -86,6 +86,9 @@ pub struct ProgramStatus {
     /// tables lets no other program change them.
     #[serde(default)]
     pub nftables: Option<String>,
+    /// Path of established connections: `conntrack` or `offload`; none: IPVS carries them.
+    #[serde(default)]
+    pub fast_path: Option<String>,
 }
 
 /// An iptables program.
@@ -307,6 +310,9 @@ pub async fn status(desk: &Desk) -> Result<Status, FailureAnswer> {
             ipvs_version: versions.ipvs.clone(),
             ipset_protocol: versions.ipset_protocol,
             nftables: settings.has_tables().then(|| nft::TABLE.to_owned()),
+            fast_path: settings
+                .has_fast_path()
+                .then(|| settings.fast_path_in_force().name().to_owned()),
         },
         mode: ModeStatus {
             served: settings.mode.name().to_owned(),

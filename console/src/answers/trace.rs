@@ -18,7 +18,7 @@ use plan::model::{Family, Protocol};
 use plan::trace::{Client, Origin, Packet, Trace as Planned, UnreadableRule};
 use serde::{Deserialize, Serialize};
 
-use super::connections::{self, Connection};
+use super::connections::{self, Connection, Path};
 use super::question::Parameters;
 use super::{Answer, Content, FailureAnswer, Reason, blocking};
 use crate::Desk;
@@ -145,6 +145,11 @@ pub enum TracedStep {
         scheduler: String,
         /// Number of seconds for which a client comes back to its endpoint.
         persistence: Option<u32>,
+    },
+    /// Later packets of its connection do not come to the virtual server.
+    LaterPackets {
+        /// Their carrier.
+        path: Path,
     },
     /// It comes to the relay of mode userspace.
     Relay { proxy_port: SocketAddr },

@@ -11,7 +11,7 @@ use crate::output::{duration, notable, or_dash};
 use crate::table::{Column, Table};
 
 /// Columns of connections.
-pub(super) const COLUMNS: [Column<Connection>; 9] = [
+pub(super) const COLUMNS: [Column<Connection>; 10] = [
     ("SERVICE", |it| or_dash(it.service.as_ref())),
     ("PROTO", |it| it.protocol.to_ascii_uppercase()),
     ("CLIENT", |it| it.client.to_string()),
@@ -21,9 +21,10 @@ pub(super) const COLUMNS: [Column<Connection>; 9] = [
         Some(seen) if seen == it.client => "the client".to_owned(),
         seen => or_dash(seen),
     }),
+    ("PATH", |it| it.path.name().to_owned()),
     ("STATE", |it| or_dash(it.leading().map(|state| &state.state))),
     ("AGE", |it| or_dash(it.age.map(|age| duration(age as f64)))),
-    ("EXPIRES IN", |it| or_dash(it.leading().map(|state| duration(f64::from(state.expires))))),
+    ("EXPIRES IN", |it| or_dash(it.expires().map(|seconds| duration(f64::from(seconds))))),
 ];
 
 /// Shows who is connected to what, with the state, from IPVS and connection tracking
@@ -31,7 +32,8 @@ pub(super) const COLUMNS: [Column<Connection>; 9] = [
 #[command(after_help = "Examples:\n  \
     kube-ipvs connections kube-system/kube-dns\n  \
     kube-ipvs connections --limit 50 -o json\n\n\
-    SEEN AS is the source that the endpoint sees: the client, or this node, port by port. AGE is known \
+    SEEN AS is the source that the endpoint sees: the client, or this node, port by port. PATH is what carries \
+    the packets: ipvs, conntrack or offload, the flow table (docs/fast-path.md). AGE is known \
     where the kernel notes it: sysctl net.netfilter.nf_conntrack_timestamp=1.")]
 pub struct Arguments {
     /// Limits the list to this Service; without a namespace, one in the namespace default
@@ -73,7 +75,7 @@ fn text(answer: &Connections) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::answers::connections::ConnectionState;
+    use crate::answers::connections::{ConnectionState, Path};
 
     fn connection(seen: &str) -> Connection {
         Connection {
@@ -86,6 +88,7 @@ mod tests {
             age: Some(61),
             ipvs: Some(ConnectionState { state: "ESTABLISHED".to_owned(), expires: 899 }),
             conntrack: None,
+            path: Path::Ipvs,
         }
     }
 
@@ -97,9 +100,9 @@ mod tests {
             incomplete: Some("3 more were not looked at".to_owned()),
         };
         let expected = "\
-SERVICE       PROTO   CLIENT                FRONTEND        ENDPOINT           SEEN AS          STATE         AGE   EXPIRES IN
-default/web   TCP     192.168.0.100:20000   10.96.0.10:80   10.244.1.11:8080   192.0.2.1:4000   ESTABLISHED   61s   14m59s
-default/web   TCP     192.168.0.100:20000   10.96.0.10:80   10.244.1.11:8080   the client       ESTABLISHED   61s   14m59s
+SERVICE       PROTO   CLIENT                FRONTEND        ENDPOINT           SEEN AS          PATH   STATE         AGE   EXPIRES IN
+default/web   TCP     192.168.0.100:20000   10.96.0.10:80   10.244.1.11:8080   192.0.2.1:4000   ipvs   ESTABLISHED   61s   14m59s
+default/web   TCP     192.168.0.100:20000   10.96.0.10:80   10.244.1.11:8080   the client       ipvs   ESTABLISHED   61s   14m59s
 2 of 7 connections; --limit shows more
 Note: 3 more were not looked at
 ";

@@ -179,6 +179,7 @@ fn versions_text(program: &ProgramStatus) -> String {
     words.extend(program.ipvs_version.iter().map(|version| format!("IPVS {version}")));
     words.extend(program.ipset_protocol.iter().map(|version| format!("ipset protocol {version}")));
     words.extend(program.nftables.iter().map(|table| format!("nf_tables (tables {table})")));
+    words.extend(program.fast_path.iter().map(|path| format!("fast path {path}")));
     words.join(", ")
 }
 

@@ -6,6 +6,7 @@ use clap::Args;
 
 use super::connections::COLUMNS;
 use super::{Session, written};
+use crate::answers::connections::Path;
 use crate::answers::trace::{Choice, End, Trace, TracedStep, TracedWay};
 use crate::outcome::{Failure, Verdict};
 use crate::output::{bad, good, heading, notable, or_dash};
@@ -179,6 +180,9 @@ fn steps(way: &TracedWay) -> Table {
                 let server = format!("{address}, scheduler {scheduler}{kept}");
                 row([&format!("{hook_now} IPVS"), "virtual server", &server]);
             }
+            TracedStep::LaterPackets { path } => {
+                row(["later packets", path.name(), carried(*path)]);
+            }
             TracedStep::Relay { proxy_port } => {
                 let text = format!("proxy port {proxy_port}; it connects to an endpoint by itself");
                 row(["relay", "", &text]);
@@ -187,6 +191,16 @@ fn steps(way: &TracedWay) -> Table {
     }
     row(["end", "", &end_text(way)]);
     Table { rows, ..Table::default() }
+}
+
+fn carried(path: Path) -> &'static str {
+    match path {
+        Path::Ipvs => "IPVS translates them",
+        Path::Conntrack => "conntrack translates them: they do not come to IPVS",
+        Path::Offload => {
+            "the flow table takes them past all hooks, after the client's second packet"
+        }
+    }
 }
 
 fn end_text(way: &TracedWay) -> String {

@@ -20,6 +20,13 @@ const CTA_PROTOINFO_SCTP: u16 = 3;
 const STATE: u16 = 1;
 /// `IPS_SEEN_REPLY`
 const SEEN_REPLY: u32 = 1 << 1;
+/// `IPS_DST_NAT`: what IPVS leads elsewhere does not have it.
+const DESTINATION_TRANSLATED: u32 = 1 << 5;
+/// `IPS_OFFLOAD`
+const OFFLOADED: u32 = 1 << 14;
+
+/// State if the kernel reports none.
+const NO_STATE: &str = "NONE";
 
 /// `enum tcp_conntrack` (include/uapi/linux/netfilter/nf_conntrack_tcp.h), as /proc prints it.
 const TCP: [&str; 10] = [
@@ -49,6 +56,17 @@ const SCTP: [&str; 10] = [
     "HEARTBEAT_ACKED",
 ];
 
+/// Part of the kernel that carries a connection's packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Carrier {
+    /// IPVS translates each.
+    Ipvs,
+    /// Connection tracking translates each.
+    ConnectionTracking,
+    /// The flow table takes them past all hooks, as far as it sees the devices that they come by.
+    FlowTable,
+}
+
 /// A connection whose destination was changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TrackedConnection {
@@ -59,9 +77,11 @@ pub struct TrackedConnection {
     pub endpoint: SocketAddr,
     /// Address and port that the endpoint takes for the client's.
     pub seen: SocketAddr,
-    /// State in the kernel's word; of UDP, `REPLIED` or `UNREPLIED`.
+    /// State in the kernel's word; of UDP, `REPLIED` or `UNREPLIED`, and `OFFLOAD` where the kernel reports none because the
+    /// flow table has the connection.
     pub state: &'static str,
-    /// Number of seconds until it is forgotten, if no packet comes.
+    pub carrier: Carrier,
+    /// Number of seconds until it is forgotten, if no packet comes; 0 while the flow table has it.
     pub expires: u32,
     /// Time at which it began, in nanoseconds since 1970, where the kernel notes that
     /// (`net.netfilter.nf_conntrack_timestamp`).
@@ -162,7 +182,8 @@ impl TrackedConnection {
             destination: entry.flow.destination,
             endpoint: entry.flow.reply_source,
             seen: entry.source,
-            state: "NONE",
+            state: NO_STATE,
+            carrier: Carrier::Ipvs,
             expires: 0,
             began: None,
         };
@@ -174,17 +195,28 @@ impl TrackedConnection {
                         connection.seen = reply.destination;
                     }
                 }
-                CTA_STATUS if connection.protocol == Protocol::Udp => {
-                    let is_answered = attribute.u32_be()? & SEEN_REPLY != 0;
-                    connection.state = if is_answered { "REPLIED" } else { "UNREPLIED" };
-                }
+                CTA_STATUS => connection.take_status(attribute.u32_be()?),
                 CTA_PROTOINFO => connection.read_state(&attribute)?,
                 CTA_TIMEOUT => connection.expires = attribute.u32_be()?,
                 CTA_TIMESTAMP => connection.began = began(&attribute)?,
                 _ => {}
             }
         }
+        if connection.carrier == Carrier::FlowTable && connection.state == NO_STATE {
+            connection.state = "OFFLOAD";
+        }
         Ok(Some(connection))
+    }
+
+    fn take_status(&mut self, status: u32) {
+        if self.protocol == Protocol::Udp {
+            self.state = if status & SEEN_REPLY != 0 { "REPLIED" } else { "UNREPLIED" };
+        }
+        self.carrier = match status {
+            _ if status & OFFLOADED != 0 => Carrier::FlowTable,
+            _ if status & DESTINATION_TRANSLATED != 0 => Carrier::ConnectionTracking,
+            _ => Carrier::Ipvs,
+        };
     }
 
     fn read_state(&mut self, attribute: &Attribute<'_>) -> Result<(), DecodeError> {
@@ -270,6 +302,7 @@ mod tests {
             endpoint: "10.244.1.11:8080".parse().unwrap(),
             seen: "192.0.2.1:51000".parse().unwrap(),
             state: "ESTABLISHED",
+            carrier: Carrier::Ipvs,
             expires: 86_399,
             began: Some(1_700_000_000_000_000_000),
         };
@@ -300,6 +333,25 @@ mod tests {
             TrackedConnection::decode(&body).unwrap().unwrap().state
         };
         assert_eq!((state(3), state(0)), ("REPLIED", "UNREPLIED"));
+    }
+
+    #[test]
+    fn what_carries_a_connection_is_read_from_its_status() {
+        let mut connection = TrackedConnection::decode(&listed(
+            Protocol::Tcp,
+            "10.244.1.11:8080",
+            "192.0.2.1:51000",
+            3,
+        ));
+        let connection = connection.as_mut().unwrap().as_mut().unwrap();
+        for (status, carrier) in [
+            (0x18e, Carrier::Ipvs),
+            (0x1ae, Carrier::ConnectionTracking),
+            (0x41ae, Carrier::FlowTable),
+        ] {
+            connection.take_status(status);
+            assert_eq!(connection.carrier, carrier);
+        }
     }
 
     proptest! {

@@ -59,6 +59,7 @@ impl SharedTables {
             }
             entries.extend(SetId::all(*family).filter_map(|set| Some((set, tables.count(set)?))));
         }
+        tables.follow_devices();
         (untouched, entries)
     }
 }

@@ -5,6 +5,7 @@
 //!
 //! An element that is there may be added again, which changes nothing.
 
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::ops::Range;
 use std::thread;
@@ -21,6 +22,7 @@ use plan::rule_set::RuleSet;
 use plan::rule_set::nft::{self, SourceRanges};
 use plan::sets::{SetId, SetType};
 
+use super::flow_tables::{self, FlowTables};
 use super::pacing::Pacing;
 use super::words::{self, Translator};
 use crate::{ReadError, Refusal, RefusalClass};
@@ -56,6 +58,7 @@ pub struct OwnTables {
     /// Generation of the kernel's rules up to which no other program changed ours, where tables have no owners.
     generation: Option<u32>,
     pacing: Pacing,
+    flow_tables: FlowTables,
 }
 
 /// A change of a set, in the words of nf_tables.
@@ -148,6 +151,7 @@ impl OwnTables {
             handles: HashMap::default(),
             generation: None,
             pacing: Pacing::default(),
+            flow_tables: FlowTables::default(),
         })
     }
 
@@ -245,6 +249,43 @@ impl OwnTables {
         let batch = self.batch_of_rules(family)?;
         self.commit(batch).map_err(|error| refusal(&error))?;
         self.has_rules.insert(family);
+        self.flow_tables.forget();
+        self.follow_devices();
+        Ok(())
+    }
+
+    /// Has the flow tables see the packets of all devices of the node.
+    pub fn follow_devices(&mut self) {
+        if !self.desired.values().any(RuleSet::has_flow_table) {
+            return;
+        }
+        let mut flow_tables = std::mem::take(&mut self.flow_tables);
+        let followed = match flow_tables.wanted_devices() {
+            Ok(None) => None,
+            Ok(Some(devices)) => Some(self.change_devices(&devices).map_err(Into::into)),
+            Err(error) => Some(Err(error.into())),
+        };
+        if let Some(followed) = followed {
+            flow_tables.note(followed);
+        }
+        self.flow_tables = flow_tables;
+    }
+
+    fn change_devices(&mut self, wanted: &BTreeSet<String>) -> Result<(), Error> {
+        let with_one = self.desired.iter().filter(|(_, rules)| rules.has_flow_table());
+        let families: Vec<Family> = with_one.map(|(family, _)| *family).collect();
+        for family in families {
+            let table = self.table(family);
+            let found = match self.client.list_flow_tables(&table) {
+                // The audit finds out.
+                Err(error) if error.is_not_found() => continue,
+                found => found?,
+            };
+            for flow_table in found.iter().filter(|it| it.name.as_str() == nft::FLOW_TABLE) {
+                let commit = &mut |batch| self.commit(batch);
+                flow_tables::change_devices(&table, flow_table, wanted, commit)?;
+            }
+        }
         Ok(())
     }
 
@@ -287,6 +328,12 @@ impl OwnTables {
         }
         present.retain(|chain| chain.table == table);
         present.iter().for_each(|chain| batch.flush_chain(&table, &chain.name));
+        if self.has_flow_table(family) {
+            flow_tables::create(&mut batch, &table).map_err(|error| unencodable(&error))?;
+        } else if !present.is_empty() {
+            let found = self.client.list_flow_tables(&table).map_err(|error| refusal(&error))?;
+            found.iter().for_each(|it| batch.delete_flow_table(&table, &it.name));
+        }
         for found in present {
             let is_same = |chain: &&nft::Chain| {
                 chain.name == found.name.as_str() && chain.hook.map(words::base_chain) == found.base
@@ -310,6 +357,10 @@ impl OwnTables {
         Ok(batch)
     }
 
+    fn has_flow_table(&self, family: Family) -> bool {
+        self.desired.get(&family).is_some_and(RuleSet::has_flow_table)
+    }
+
     fn desired_chains(&self, family: Family) -> Vec<nft::Chain> {
         self.desired.get(&family).map(|rules| rules.nft_chains(&self.ranges)).unwrap_or_default()
     }
@@ -327,6 +378,13 @@ impl OwnTables {
             }
         }
         let mut differences = Vec::new();
+        if !present.is_empty() {
+            let found = self.client.list_flow_tables(&table).map_err(|error| unread(&error))?;
+            if found.is_empty() == self.has_flow_table(family) {
+                let is = if found.is_empty() { "is missing" } else { "is not ours" };
+                differences.push(format!("the flow table of table {table} {is}"));
+            }
+        }
         for chain in self.desired_chains(family) {
             let name = Name::new(chain.name).map_err(|error| unread(&error))?;
             let Some(at) = present.iter().position(|found| found.name == name) else {

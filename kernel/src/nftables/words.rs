@@ -4,8 +4,9 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use nftables::{
-    AddressEnd, BaseChain, ChainType, Data, DataType, Element, Expression, Field, Hook, MetaKey,
-    Name, NatFlags, NatKind, Operator, PayloadBase, Register, Reject, SetSpec, Verdict,
+    AddressEnd, BaseChain, ChainType, ConntrackKey, Data, DataType, Element, Expression, Field,
+    Hook, MetaKey, Name, NatFlags, NatKind, Operator, PayloadBase, Register, Reject, SetSpec,
+    Verdict,
 };
 use plan::kernel_objects::{Entry, Frontend};
 use plan::model::{Family, Protocol};
@@ -19,6 +20,9 @@ const INTERFACE_NAME_LENGTH: usize = 16;
 /// Place of the flags in a header of TCP, and the flag of a reset.
 const TCP_FLAGS: u32 = 13;
 const TCP_RESET: u8 = 4;
+/// `IP_CT_DIR_ORIGINAL`, `IPS_DST_NAT` (include/uapi/linux/netfilter/nf_conntrack_common.h)
+const ORIGINAL: u8 = 0;
+const DESTINATION_TRANSLATED: u32 = 0x20;
 /// `ICMP_PORT_UNREACH`, `ICMPV6_PORT_UNREACH`
 const PORT_UNREACHABLE: [(Family, u8); 2] = [(Family::V4, 3), (Family::V6, 4)];
 
@@ -52,12 +56,13 @@ const fn protocol_number(protocol: Protocol) -> u8 {
 }
 
 pub(super) fn base_chain(hook: nft::Hook) -> BaseChain {
-    let at = match hook {
-        nft::Hook::PreRouting => Hook::PreRouting,
-        nft::Hook::Output => Hook::Output,
-        nft::Hook::PostRouting => Hook::PostRouting,
+    let (chain_type, at) = match hook {
+        nft::Hook::PreRouting => (ChainType::Nat, Hook::PreRouting),
+        nft::Hook::Output => (ChainType::Nat, Hook::Output),
+        nft::Hook::PostRouting => (ChainType::Nat, Hook::PostRouting),
+        nft::Hook::Forward => (ChainType::Filter, Hook::Forward),
     };
-    BaseChain::new(ChainType::Nat, at, hook.priority())
+    BaseChain::new(chain_type, at, hook.priority())
 }
 
 /// Returns the type of a set's elements. Networks are in a set for each length of their prefix.
@@ -188,6 +193,15 @@ impl Translator {
                 to.push(masked(FIRST, Data::mark(*mark), Data::mark(0)));
                 to.push(compare(false, Data::mark(*mark)));
             }
+            Match::FirstDirection => {
+                to.push(Expression::Conntrack { key: ConntrackKey::Direction, to: FIRST });
+                to.push(compare(false, Data::from_bytes(&[ORIGINAL])));
+            }
+            Match::DestinationTranslated => {
+                to.push(Expression::Conntrack { key: ConntrackKey::Status, to: FIRST });
+                to.push(masked(FIRST, Data::mark(DESTINATION_TRANSLATED), Data::mark(0)));
+                to.push(compare(true, Data::mark(0)));
+            }
             Match::Reset => {
                 of_protocol(Protocol::Tcp, to);
                 to.push(Expression::Payload {
@@ -221,6 +235,17 @@ impl Translator {
             Key::SourceAddress => to.push(address(source, FIRST)),
             Key::Frontend => frontend(destination),
             Key::SourceFrontend => frontend(source),
+            Key::OriginalFrontend => {
+                let address = match self.0 {
+                    Family::V4 => ConntrackKey::OriginalDestinationIpv4,
+                    Family::V6 => ConntrackKey::OriginalDestinationIpv6,
+                };
+                let [protocol, port] = [behind_address, behind_address + 1].map(Register::at);
+                to.push(Expression::Conntrack { key: address, to: FIRST });
+                to.push(Expression::Meta { key: MetaKey::TransportProtocol, to: protocol });
+                let key = ConntrackKey::OriginalDestinationPort;
+                to.push(Expression::Conntrack { key, to: port });
+            }
             Key::FrontendAndSource => {
                 frontend(destination);
                 to.push(address(source, second));
@@ -286,6 +311,7 @@ impl Translator {
                 let flags = if *random_fully { NatFlags::FULLY_RANDOM } else { NatFlags::empty() };
                 Expression::Masquerade { flags }
             }
+            Action::Offload => Expression::FlowOffload { flow_table: Name::new(nft::FLOW_TABLE)? },
             Action::RejectWithReset => Expression::Reject(Reject::TcpReset),
             Action::RejectAsUnreachable => {
                 let code = PORT_UNREACHABLE.iter().find(|(family, _)| *family == self.0);

@@ -8,7 +8,7 @@ use plan::hash::HashMap;
 use plan::mode::Mode;
 use plan::model::Family;
 use plan::rule_set::{RuleSet, RuleSetSettings};
-use plan::settings::Settings;
+use plan::settings::{FastPath, Settings};
 use tracing::{info, warn};
 
 use super::rule_form;
@@ -170,11 +170,12 @@ fn gather(
     (mode.gather)(settings, &needed, &mut try_rules)
 }
 
-/// Checks that the kernel takes a family's table with its rules. Nothing is made.
+/// Checks that the kernel takes a family's table with its rules, but for what makes established connections faster. Nothing
+/// is made.
 pub(super) fn try_tables(family: Family, settings: &Settings) -> Result<(), ProbeError> {
     let cannot = |error: &dyn std::fmt::Display| ProbeError::from(error.to_string());
     let rules = RuleSetSettings::resolve(settings, family, &NodeFacts::default());
-    let rules = rules.map_err(|error| cannot(&error))?;
+    let rules = rules.map_err(|error| cannot(&error))?.with_fast_path(FastPath::Off);
     OwnTables::try_rules(RuleSet::new(family, &rules)).map_err(|error| cannot(&error))
 }
 

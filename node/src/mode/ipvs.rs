@@ -1,5 +1,6 @@
 //! Mode ipvs on its host: IPVS, sets, the interface `kube-ipvs0` or local routes, and iptables.
 
+pub(crate) mod fast_path;
 pub(crate) mod neighbours;
 mod probe;
 
@@ -31,7 +32,7 @@ pub(super) static IPVS: HostMode = WITH_IPTABLES;
 pub(super) static IPVS_IN_NFTABLES: HostMode = HostMode {
     modules: &["ip_vs"],
     gather: probe::gather_with_tables,
-    abilities: &[],
+    abilities: &[fast_path::find],
     has_chain: |_, _| false,
     itself: &[],
     kept_at_takeover: &[],
@@ -63,6 +64,7 @@ const WITH_IPTABLES: HostMode = HostMode {
         let mut needed =
             needed(configuration.service_addresses_arp, sysctl::kernel_version(proc_sys));
         needed.extend(has_ipv6.then(sysctl::ipv6_of_link));
+        needed.extend(configuration.settings.has_fast_path().then(fast_path::sysctl));
         ModeSysctls {
             needed,
             chosen: of_estimators(proc_sys, configuration.estimators),
@@ -74,7 +76,7 @@ const WITH_IPTABLES: HostMode = HostMode {
     try_rules: |rules, settings| {
         Ok(rules.probe(settings.short_circuit_networks.of(rules.family()))?)
     },
-    abilities: &[abilities::short_circuits],
+    abilities: &[abilities::short_circuits, fast_path::find],
     foresee,
     set_up,
 
@@ -146,7 +148,8 @@ fn of_estimators(proc_sys: &Path, chosen: Run) -> Vec<Sysctl> {
 fn foresee(configuration: &Configuration, settings: &mut Settings) {
     settings.unbalanced = modules::unbalanced_protocols(Path::new(modules::SYMBOLS));
     if configuration.service_routes.chosen.is_none() {
-        let found = LocalServiceAddresses::read().unwrap_or_default();
+        let found =
+            LocalServiceAddresses::read(&settings.short_circuit_networks).unwrap_or_default();
         let kept = configuration.service_routes.kept(&found.routes);
         (settings.service_routes, _) = configuration.routable(&kept);
     }

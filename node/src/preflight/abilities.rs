@@ -5,10 +5,12 @@ use std::path::Path;
 use plan::hash::HashMap;
 use plan::model::Family;
 use plan::rule_set::nft;
-use plan::settings::RuleForm;
+use plan::settings::{FastPath, RuleForm};
 
 use super::{Check, CheckState};
+use crate::mode::ipvs::fast_path;
 use config::Configuration;
+use config::words::FastPathChoice;
 use kernel::probe::{self, Facts, Finding, Ipv6, ProbeError};
 use kernel::rules::{Backend, Rules};
 use kernel::sysctl::{self, KernelVersion};
@@ -46,11 +48,29 @@ pub(super) fn checks(
         );
         checks.push(Check::note("fallback", found));
     }
+    checks.extend(fast_path(configuration));
     checks.extend(without_short_circuits.iter().map(|why| {
         let remedy = "load the module xt_NETMAP on the host (docs/traffic-policies.md)";
         Check::warning("short circuits", why, remedy)
     }));
     checks
+}
+
+/// Returns whether the host supports the way of established connections that is chosen; none: it has the one by IPVS.
+fn fast_path(configuration: &Configuration) -> Option<Check> {
+    const NAME: &str = "fast path";
+    let wanted = configuration.settings.fast_path;
+    match fast_path::supported(&configuration.settings) {
+        (FastPath::Off, None) => None,
+        (found, None) => Some(Check::ok(NAME, format!("the host supports {}", found.name()))),
+        (found, Some(lack)) => {
+            let found = format!("{} instead of {}: {lack}", found.name(), wanted.name());
+            if configuration.fast_path == FastPathChoice::Auto {
+                return Some(Check::note(NAME, found));
+            }
+            Some(Check::warning(NAME, found, "docs/fast-path.md has what each needs"))
+        }
+    }
 }
 
 fn kernel(version: Option<KernelVersion>) -> Check {

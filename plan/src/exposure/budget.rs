@@ -39,6 +39,11 @@ impl<'a> Budget<'a> {
         wanted.min(self.frontends)
     }
 
+    /// True if there is room for so many frontends with so many real servers.
+    pub(crate) fn has_room(&self, n_frontends: usize, n_real_servers: usize) -> bool {
+        self.frontends >= n_frontends && self.real_servers >= n_real_servers
+    }
+
     /// Takes a frontend, and its short circuit's if it has one, each with so many real servers, and
     /// with so many entries of a set for the source ranges of each.
     pub(crate) fn take_frontend(

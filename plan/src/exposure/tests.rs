@@ -18,6 +18,7 @@ fn what_only_ipvs_can_do_is_a_problem_in_every_other_mode() {
         scheduler_flags: Some(0),
         drain_deadline_seconds: Some(30),
         weights: Some(Weights { node: 2, zone: 1, elsewhere: 1 }),
+        is_off_fast_path: true,
     };
     let only_deadline = Overrides { drain_deadline_seconds: Some(0), ..Overrides::default() };
     for (overrides, expected) in [

@@ -18,7 +18,7 @@ use super::fragment::{ChainFragment, OwnChain, RuleClaim, SharedRule};
 use crate::chains::{
     ChainDigest, ChainHash, ChainId, ChainName, ChainOp, ChainSubject, RuleDigest,
 };
-use crate::claimants::{ClaimRank, Claimants, Contenders};
+use crate::claimants::{ClaimKind, ClaimRank, Claimants, Contenders};
 use crate::hash::HashMap;
 use crate::kernel_objects::Frontend;
 use crate::mode::Mode;
@@ -362,7 +362,7 @@ impl DesiredChains {
 fn rank_of(service: &ServiceName, claim: &RuleClaim) -> ClaimRank {
     ClaimRank {
         origin: claim.origin,
-        is_short_circuit: false,
+        kind: ClaimKind::Frontend,
         created: claim.created,
         service: service.clone(),
     }

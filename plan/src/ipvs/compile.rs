@@ -6,7 +6,7 @@
 //! | external or load-balancer address | address and port | unless it is the node's own |
 //! | node port | each address that serves node ports | never |
 //!
-//! An external frontend with externalTrafficPolicy Local has a short circuit besides: see
+//! An external frontend with externalTrafficPolicy Local has a short circuit besides, and on the fast path every frontend: see
 //! [`ShortCircuitNetworks`](crate::settings::ShortCircuitNetworks). A frontend without endpoints
 //! has no virtual server, and the rules refuse what is sent there.
 //!
@@ -19,11 +19,11 @@ mod short_circuits;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::claimants::Origin;
+use crate::claimants::{ClaimKind, Origin};
 use crate::endpoints::EndpointChoice;
 use crate::exposure::{Addresses, Budget, Exposure, FamilyExposure, PortExposure, Verdict};
 use crate::facts::NodeFacts;
@@ -59,6 +59,7 @@ pub fn compile(exposure: &Exposure<'_>, facts: &NodeFacts, settings: &Settings) 
         budget: exposure.budget.clone(),
         claims: Claims::new(service.created, server),
         in_need: BTreeMap::new(),
+        on_full_path: BTreeSet::new(),
         addresses: Vec::new(),
         entries: Vec::new(),
         problems,
@@ -76,6 +77,8 @@ struct Compiler<'a> {
     budget: Budget<'a>,
     claims: Claims,
     in_need: BTreeMap<Frontend, NeedsShortCircuit>,
+    /// Frontends for whose short circuits there is no room.
+    on_full_path: BTreeSet<Frontend>,
     addresses: Vec<IpAddr>,
     entries: Vec<(SetId, Entry)>,
     problems: Vec<Problem>,
@@ -171,10 +174,16 @@ impl<'a> Compiler<'a> {
             entries: vec![entry],
             refusal: refusal(&frontend, &port.choice, local),
             short_circuit_of: None,
+            kind: ClaimKind::Frontend,
         };
-        let ranges = (set(SetKind::LoadBalancerSourceCidr, frontend.family()), 0);
-        if self.budget.take_frontend(1, served.real_servers.len(), ranges) {
-            self.claim(port.index, frontend, served);
+        let real_servers = served.real_servers;
+        let needed = Needed { n_real_servers: real_servers.len(), n_led_to: real_servers.len() };
+        let led_to = if self.is_on_fast_path() { needed } else { Needed { n_led_to: 0, ..needed } };
+        if self.take(&frontend, led_to, false, 0) {
+            let origin = self.claim(port.index, frontend, served);
+            if let Some(origin) = origin.filter(|_| self.is_on_fast_path()) {
+                self.note_short_circuit_needed(origin, port, frontend, real_servers, false);
+            }
         }
     }
 
@@ -278,11 +287,13 @@ impl<'a> Compiler<'a> {
             entries,
             refusal: refusal(&frontend, choice, local),
             short_circuit_of: None,
+            kind: ClaimKind::Frontend,
         };
         let served_for = self.claim(port.index, frontend, served);
         // One that is its cluster address as well has what the policy for that promises.
         if let Some(origin) = served_for.filter(|it| *it != Origin::ClusterAddress) {
-            self.note_short_circuit_needed(origin, port, frontend, is_restricted);
+            let led_to = &choice.cluster;
+            self.note_short_circuit_needed(origin, port, frontend, led_to, is_restricted);
         }
     }
 
@@ -319,15 +330,42 @@ impl<'a> Compiler<'a> {
         Compiled { fragment, problems: self.problems }
     }
 
-    /// True if the limits leave room for a frontend for clients outside the cluster and its short
-    /// circuit.
+    /// True if the limits leave room for a frontend for clients outside the cluster.
     fn admit(&mut self, frontend: &Frontend, choice: &EndpointChoice, n_ranges: usize) -> bool {
-        let real_servers = real_servers(choice, self.service.is_external_policy_local()).len();
-        let of_short_circuit = self.short_circuit(frontend).map(|_| choice.cluster.len());
-        let ranges = (set(SetKind::LoadBalancerSourceCidr, frontend.family()), n_ranges);
-        let n_frontends = 1 + usize::from(of_short_circuit.is_some());
-        self.budget.take_frontend(n_frontends, real_servers + of_short_circuit.unwrap_or(0), ranges)
+        let is_promised = self.service.is_external_policy_local();
+        let n_real_servers = real_servers(choice, is_promised).len();
+        let needed = Needed { n_real_servers, n_led_to: choice.cluster.len() };
+        self.take(frontend, needed, is_promised, n_ranges)
     }
+
+    /// Takes room for a frontend and the short circuit that it may have. Without room for one that is not promised, the
+    /// frontend goes without, on the full path. Returns false if there is no room for the frontend.
+    fn take(
+        &mut self,
+        frontend: &Frontend,
+        needed: Needed,
+        is_promised: bool,
+        n_ranges: usize,
+    ) -> bool {
+        let Needed { n_real_servers, n_led_to } = needed;
+        let ranges = (set(SetKind::LoadBalancerSourceCidr, frontend.family()), n_ranges);
+        let may_have_one = n_led_to > 0 && self.short_circuit(frontend).is_some();
+        let fits = is_promised || self.budget.has_room(2, n_real_servers + n_led_to);
+        if may_have_one && fits {
+            return self.budget.take_frontend(2, n_real_servers + n_led_to, ranges);
+        }
+        if may_have_one {
+            self.on_full_path.insert(*frontend);
+        }
+        self.budget.take_frontend(1, n_real_servers, ranges)
+    }
+}
+
+/// Numbers of real servers of a frontend and of its short circuit.
+#[derive(Clone, Copy)]
+struct Needed {
+    n_real_servers: usize,
+    n_led_to: usize,
 }
 
 /// Returns how a Service's virtual servers balance: as it chose, as far as operator and kernel

@@ -10,7 +10,7 @@ mod counted;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
-use crate::claimants::{ClaimRank, Claimants, Claimed, Withdrawn};
+use crate::claimants::{ClaimKind, ClaimRank, Claimants, Claimed, Withdrawn};
 use crate::hash::HashMap;
 use crate::ipvs::fragment::{Claim, Fragment};
 use crate::kernel_objects::{Entry, Frontend, RealServer};
@@ -205,11 +205,12 @@ impl Desired {
         self.missed(service).count()
     }
 
-    /// The claims of a Service that others have before it.
+    /// The claims of a Service that others have before it, but for those to what would only be faster.
     fn missed<'a>(&'a self, service: &'a ServiceName) -> impl Iterator<Item = &'a Claim> {
         let fragment = self.fragments.get(service);
         let lacking = self.claimants.lacked_by(service);
-        lacking.filter_map(move |frontend| fragment?.claim(frontend))
+        let claims = lacking.filter_map(move |frontend| fragment?.claim(frontend));
+        claims.filter(|claim| claim.kind != ClaimKind::FasterShortCircuit)
     }
 
     /// The claim by which a Service has a frontend.
@@ -330,7 +331,7 @@ impl Desired {
 fn rank_of(service: &ServiceName, claim: &Claim) -> ClaimRank {
     ClaimRank {
         origin: claim.origin,
-        is_short_circuit: claim.short_circuit_of.is_some(),
+        kind: claim.kind,
         created: claim.created,
         service: service.clone(),
     }

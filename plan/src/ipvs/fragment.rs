@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::claimants::Origin;
+use crate::claimants::{ClaimKind, Origin};
 use crate::kernel_objects::{Entry, Frontend, RealServer, VirtualServer};
 use crate::op::Subject;
 use crate::sets::{SetId, SetKind};
@@ -27,7 +27,7 @@ pub struct Fragment {
 /// another one has a better reason for. Within a class, older Services come first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ClaimClass {
-    is_short_circuit: bool,
+    kind: ClaimKind,
     origin: Origin,
 }
 
@@ -51,9 +51,10 @@ pub struct Claim {
     pub real_servers: Arc<[RealServer]>,
     /// Set entries about it, in order.
     pub entries: Box<[(SetId, Entry)]>,
-    /// The frontend whose short circuit this is, for the cluster's own clients. They are led here
-    /// as long as both frontends belong to the Service.
+    /// The frontend whose short circuit this is. The cluster's own clients, or on the fast path all, are led
+    /// here as long as both frontends belong to the Service.
     pub short_circuit_of: Option<Frontend>,
+    pub kind: ClaimKind,
 }
 
 impl Fragment {
@@ -119,20 +120,22 @@ impl Fragment {
 }
 
 impl ClaimClass {
-    pub(crate) const FIRST: Self = Self { origin: Origin::ClusterAddress, is_short_circuit: false };
-    pub(crate) const LAST: Self = Self { origin: Origin::External, is_short_circuit: true };
+    pub(crate) const FIRST: Self =
+        Self { origin: Origin::ClusterAddress, kind: ClaimKind::Frontend };
+    pub(crate) const LAST: Self =
+        Self { origin: Origin::External, kind: ClaimKind::FasterShortCircuit };
     /// Upper bound of the number of classes.
-    pub(crate) const COUNT: usize = 8;
+    pub(crate) const COUNT: usize = 12;
 
     /// The class of claims for a reason, but for those to short circuits.
     pub(crate) const fn of_origin(origin: Origin) -> Self {
-        Self { origin, is_short_circuit: false }
+        Self { origin, kind: ClaimKind::Frontend }
     }
 }
 
 impl Claim {
     pub(crate) fn class(&self) -> ClaimClass {
-        ClaimClass { origin: self.origin, is_short_circuit: self.short_circuit_of.is_some() }
+        ClaimClass { origin: self.origin, kind: self.kind }
     }
 
     /// Returns the approximate number of operations that it takes to make it.

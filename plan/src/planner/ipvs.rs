@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use ipnet::IpNet;
+
 use super::Planner;
 use crate::actual::{Actual, ActualSet, ActualVirtualServer, ListedVirtualServer};
 use crate::adoption::Unadopted;
@@ -143,9 +145,11 @@ impl Planner {
     pub fn needed_at(&self, short_circuit: &Frontend) -> impl Iterator<Item = Subject> {
         let claim = self.desired.owning_claim(short_circuit);
         let bound = claim.and_then(Claim::bound).map(Subject::Address);
+        let route = self.settings.route_to(short_circuit.address).map(Subject::Route);
         let entries = claim.into_iter().flat_map(|claim| &claim.entries);
         let entries = entries.map(|(set, entry)| Subject::Entry(*set, *entry));
-        bound.into_iter().chain(entries).chain([Subject::VirtualServer(*short_circuit)])
+        let local = bound.into_iter().chain(route);
+        local.chain(entries).chain([Subject::VirtualServer(*short_circuit)])
     }
 
     /// Desired entries that lead to a short circuit with one of these subjects. Walks them all.
@@ -155,8 +159,12 @@ impl Planner {
         let sets = self.settings.families.iter().map(|family| SetId { kind, family: *family });
         let entries =
             sets.flat_map(|set| self.desired.entries(set).map(move |entry| (set, *entry)));
+        let routes: Vec<&IpNet> = { subjects.iter() }
+            .filter_map(|it| if let Subject::Route(net) = it { Some(net) } else { None })
+            .collect();
         let is_about = |short_circuit: Frontend| {
-            subjects.contains(&Subject::VirtualServer(short_circuit))
+            routes.iter().any(|net| net.contains(&short_circuit.address))
+                || subjects.contains(&Subject::VirtualServer(short_circuit))
                 || subjects.contains(&Subject::Address(short_circuit.address))
         };
         let mut leading: Vec<_> =

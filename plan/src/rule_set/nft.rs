@@ -1,6 +1,6 @@
 //! The constant layer of IPVS mode as rules of nf_tables: a table of our own in each family.
 //!
-//! It decides as the [`RuleSet`](super::RuleSet) does, by the same sets. But all rules are in chains
+//! It decides as the [`RuleSet`](super::RuleSet) does, by the same sets. But all rules that decide are in chains
 //! of nat, so only the first packet of a connection meets them:
 //!
 //! - What a chain of nat leads on keeps its destination by a translation that changes nothing (`dnat to ip daddr`),
@@ -25,6 +25,7 @@ use ipnet::IpNet;
 use super::{LocalTraffic, RuleSetSettings};
 use crate::model::{Family, Protocol};
 use crate::sets::{SetId, SetKind};
+use crate::settings::FastPath;
 
 pub use rule::{Action, Key, Match, Rule};
 pub use source_ranges::{SourceRanges, length_of, networks, set_name};
@@ -41,11 +42,13 @@ pub struct Chain {
     pub rules: Vec<Rule>,
 }
 
-/// A hook of nat that packets come from.
+/// A hook that packets come from: of nat, but for forwarded ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hook {
     /// Packets from outside, and from pods.
     PreRouting,
+    /// Packets that the node passes on, of which each meets the rules.
+    Forward,
     /// Packets that the node itself sends.
     Output,
     /// Packets that leave the node, or go to a pod.
@@ -53,24 +56,32 @@ pub enum Hook {
 }
 
 impl Hook {
-    /// Place among all chains of nat at the hook. Ours are before those of others, who begin at -100 and 100
-    /// (`NF_IP_PRI_NAT_DST`, `NF_IP_PRI_NAT_SRC` of include/uapi/linux/netfilter_ipv4.h).
+    /// Place among all chains of the hook. Ours of nat are before those of others, who begin at -100 and 100
+    /// (`NF_IP_PRI_NAT_DST`, `NF_IP_PRI_NAT_SRC` of include/uapi/linux/netfilter_ipv4.h), and ours of forwarded packets
+    /// behind those of others, firewalld's at 10 among them: what they drop must not come to a flow table.
     #[must_use]
     pub const fn priority(self) -> i32 {
         match self {
             Self::PreRouting | Self::Output => -110,
             Self::PostRouting => 90,
+            Self::Forward => 1_000,
         }
     }
 }
 
+/// Name of the flow table.
+pub const FLOW_TABLE: &str = "flows";
+
 /// Names of the chains.
+const FORWARD: &str = "forward";
 const PREROUTING: &str = "prerouting";
 const OUTPUT: &str = "output";
 const POSTROUTING: &str = "postrouting";
 const CLUSTER: &str = "cluster";
 const CLUSTER_FROM_NODE: &str = "cluster-from-node";
-const LOAD_BALANCER: &str = "load-balancer";
+/// Leads to endpoints of this node, and local clients to any.
+const LOCAL: &str = "local";
+const LOCAL_FROM_NODE: &str = "local-from-node";
 const MASQUERADED: &str = "masqueraded";
 const SHORT_CIRCUIT: &str = "short-circuit";
 const SHORT_CIRCUIT_FROM_NODE: &str = "short-circuit-from-node";
@@ -94,7 +105,6 @@ pub fn chains(family: Family, settings: &RuleSetSettings) -> Vec<Chain> {
     let mut chains = vec![
         chain(REFUSE, refuse()),
         chain(MASQUERADED, writer.masqueraded()),
-        chain(LOAD_BALANCER, writer.load_balancer()),
         chain(CLUSTER, writer.cluster()),
         chain(CLUSTER_FROM_NODE, writer.cluster_from_node()),
         chain(SOURCE_RANGES, source_ranges(family, &SourceRanges::default())),
@@ -104,11 +114,16 @@ pub fn chains(family: Family, settings: &RuleSetSettings) -> Vec<Chain> {
         chains.push(chain(SHORT_CIRCUIT_FROM_NODE, writer.short_circuit_from_node(network)));
     }
     chains.extend([
+        chain(LOCAL, writer.local(SHORT_CIRCUIT)),
+        chain(LOCAL_FROM_NODE, writer.local(SHORT_CIRCUIT_FROM_NODE)),
         chain(MASQUERADING, writer.masquerading()),
-        base(PREROUTING, Hook::PreRouting, writer.services(CLUSTER, SHORT_CIRCUIT)),
+        base(PREROUTING, Hook::PreRouting, writer.services(CLUSTER, LOCAL)),
         base(OUTPUT, Hook::Output, writer.services_from_node()),
         base(POSTROUTING, Hook::PostRouting, writer.postrouting()),
     ]);
+    if settings.offloads() {
+        chains.push(base(FORWARD, Hook::Forward, vec![writer.offloaded()]));
+    }
     chains
 }
 
@@ -157,14 +172,11 @@ impl Writer<'_> {
         let loopback = loopback.parse().ok();
         let spared =
             loopback.map(|net| Rule::new([Match::Source { net, is_not: false }], Action::Return));
-        spared
-            .into_iter()
-            .chain(self.services(CLUSTER_FROM_NODE, SHORT_CIRCUIT_FROM_NODE))
-            .collect()
+        spared.into_iter().chain(self.services(CLUSTER_FROM_NODE, LOCAL_FROM_NODE)).collect()
     }
 
     /// Finds the frontend that a connection is to. The first hit is final.
-    fn services(&self, cluster: &'static str, short_circuit: &'static str) -> Vec<Rule> {
+    fn services(&self, cluster: &'static str, local: &'static str) -> Vec<Rule> {
         let to = |kind, action| Rule::new([self.frontend(kind)], action);
         let mut rules = vec![
             // Most connections are to cluster IPs that have endpoints.
@@ -180,19 +192,14 @@ impl Writer<'_> {
             Rule::new([Match::NotLocalDestination], Action::Return),
             to(SetKind::NoEndpoints, Action::GoTo(REFUSE)),
             to(SetKind::LoadBalancerFirewall, Action::Jump(SOURCE_RANGES)),
-        ];
-        if self.settings.short_circuit_network.is_some() {
-            rules.push(to(SetKind::ShortCircuit, Action::Jump(short_circuit)));
-        }
-        rules.extend([
-            // A client behind a load balancer tries again, and may come to a node that has endpoints.
-            to(SetKind::NoLocalEndpoints, Action::Drop),
-            to(SetKind::LoadBalancer, Action::GoTo(LOAD_BALANCER)),
+            self.dropped(),
+            to(SetKind::LoadBalancerLocal, Action::GoTo(local)),
+            to(SetKind::LoadBalancer, Action::GoTo(MASQUERADED)),
             to(SetKind::ExternalIp, Action::GoTo(MASQUERADED)),
-            to(SetKind::ExternalIpLocal, Action::KeepDestination),
-        ]);
+            to(SetKind::ExternalIpLocal, Action::GoTo(local)),
+        ];
         rules.extend(self.refused_elsewhere());
-        rules.extend(self.node_ports());
+        rules.extend(self.node_ports(local));
         rules
     }
 
@@ -219,25 +226,24 @@ impl Writer<'_> {
         rules
     }
 
-    fn node_ports(&self) -> Vec<Rule> {
+    fn node_ports(&self, to_local: &'static str) -> Vec<Rule> {
         let by_port = [
             (Protocol::Tcp, SetKind::NodePortLocalTcp, SetKind::NodePortTcp),
             (Protocol::Udp, SetKind::NodePortLocalUdp, SetKind::NodePortUdp),
         ];
         let mut rules = Vec::new();
         for (protocol, local, any) in by_port {
-            rules.push(Rule::new([self.port(protocol, local)], Action::KeepDestination));
+            rules.push(Rule::new([self.port(protocol, local)], Action::GoTo(to_local)));
             rules.push(Rule::new([self.port(protocol, any)], Action::GoTo(MASQUERADED)));
         }
         let sctp = |kind, action| Rule::new([self.frontend(kind)], action);
-        rules.push(sctp(SetKind::NodePortLocalSctp, Action::KeepDestination));
+        rules.push(sctp(SetKind::NodePortLocalSctp, Action::GoTo(to_local)));
         rules.push(sctp(SetKind::NodePortSctp, Action::GoTo(MASQUERADED)));
         rules
     }
 
     fn cluster(&self) -> Vec<Rule> {
-        let kept = [Rule::new([], Action::KeepDestination)];
-        self.masqueraded_for_being_remote().into_iter().chain(kept).collect()
+        self.masqueraded_for_being_remote().into_iter().chain(self.to_any_endpoint()).collect()
     }
 
     /// The node's own connections that took a cluster IP as their source are masqueraded as well: the answers to those
@@ -280,18 +286,47 @@ impl Writer<'_> {
         Rule::new(condition, Action::SetMark(self.settings.mark))
     }
 
-    fn load_balancer(&self) -> Vec<Rule> {
-        vec![
-            Rule::new([self.frontend(SetKind::LoadBalancerLocal)], Action::KeepDestination),
-            Rule::new([], Action::GoTo(MASQUERADED)),
-        ]
+    /// Drops connections to a frontend for endpoints of this node that has none, unless local clients are led elsewhere. A
+    /// client behind a load balancer tries again, and may come to a node that has endpoints.
+    fn dropped(&self) -> Rule {
+        let none = self.frontend(SetKind::NoLocalEndpoints);
+        let led =
+            self.settings.short_circuit_network.map(|_| self.no_frontend(SetKind::ShortCircuit));
+        Rule::new([none].into_iter().chain(led), Action::Drop)
+    }
+
+    fn local(&self, short_circuit: &'static str) -> Vec<Rule> {
+        let to = |kind, action| Rule::new([self.frontend(kind)], action);
+        let mut rules = Vec::new();
+        if self.settings.short_circuit_network.is_some() {
+            rules.push(to(SetKind::ShortCircuit, Action::Jump(short_circuit)));
+            rules.push(to(SetKind::NoLocalEndpoints, Action::Drop));
+        }
+        rules.push(Rule::new([], Action::KeepDestination));
+        rules
     }
 
     fn masqueraded(&self) -> Vec<Rule> {
-        vec![
-            Rule::new([], Action::SetMark(self.settings.mark)),
-            Rule::new([], Action::KeepDestination),
-        ]
+        let marked = [Rule::new([], Action::SetMark(self.settings.mark))];
+        marked.into_iter().chain(self.to_any_endpoint()).collect()
+    }
+
+    /// Leads to IPVS: on the fast path to the frontend's short circuit, by a translation that connection tracking goes on with.
+    fn to_any_endpoint(&self) -> Vec<Rule> {
+        let is_off = self.settings.fast_path == FastPath::Off;
+        let network = self.settings.short_circuit_network.filter(|_| !is_off);
+        let led = network.map(|network| {
+            Rule::new([self.frontend(SetKind::ShortCircuit)], Action::MapDestination(network))
+        });
+        led.into_iter().chain([Rule::new([], Action::KeepDestination)]).collect()
+    }
+
+    /// Moves connections that were led to short circuits to the flow table. An answer must not do it: a policy that drops
+    /// what clients send, and knows no connections, would be passed by.
+    fn offloaded(&self) -> Rule {
+        let (key, set) = (Key::OriginalFrontend, self.set(SetKind::ShortCircuit));
+        let is_led = Match::InSet { key, set, is_not: false };
+        Rule::new([Match::FirstDirection, Match::DestinationTranslated, is_led], Action::Offload)
     }
 
     /// Leads this node's pods from a frontend to its short circuit; other clients come back.

@@ -8,7 +8,7 @@ use super::{InvalidRuleSetSettings, LocalTraffic, OptionalRules, RuleSetSettings
 use crate::facts::NodeFacts;
 use crate::hash::HashSet;
 use crate::model::Family;
-use crate::settings::{AcceptServiceTraffic, Settings};
+use crate::settings::{AcceptServiceTraffic, FastPath, Settings};
 
 impl RuleSetSettings {
     /// The mark of traffic to be masqueraded, as `value/mask`.
@@ -76,6 +76,7 @@ impl RuleSetSettings {
             local,
             random_fully: false,
             short_circuit_network: None,
+            fast_path: FastPath::Off,
             routes: Vec::new(),
             own: Vec::new(),
             accepted_node_ports: None,
@@ -110,6 +111,17 @@ impl RuleSetSettings {
         Self { health_port: port, ..self }
     }
 
+    /// The same, with a way of established connections.
+    #[must_use]
+    pub fn with_fast_path(self, fast_path: FastPath) -> Self {
+        Self { fast_path, ..self }
+    }
+
+    /// True if the flow table takes connections that are led to short circuits.
+    pub(super) fn offloads(&self) -> bool {
+        self.short_circuit_network.is_some() && self.fast_path == FastPath::Offload
+    }
+
     /// The same, with these local routes, all of the rules' family. `local` are the addresses of
     /// all interfaces but `kube-ipvs0`.
     #[must_use]
@@ -134,6 +146,7 @@ impl RuleSetSettings {
         let rule_set = Self::new(masquerade_all, masquerade_bit, local, random_fully)?;
         let rule_set =
             rule_set.with_short_circuit_network(settings.short_circuit_networks.of(family));
+        let rule_set = rule_set.with_fast_path(settings.fast_path_in_force());
         let rule_set = rule_set.with_optional(OptionalRules {
             drop_invalid: settings.drop_invalid,
             nfacct: settings.nfacct,

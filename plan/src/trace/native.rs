@@ -29,7 +29,9 @@ fn conditions(condition: &nft::Match) -> Vec<Match> {
         }
         nft::Match::NotLocalDestination => or_not(&true, Condition::IsLocal(Side::Destination)),
         nft::Match::Marked(mark) => one(Condition::Mark { value: *mark, mask: *mark }),
-        nft::Match::Reset => one(Condition::Never),
+        // A first packet, which is followed, is no reset, and of a connection that nothing has translated.
+        nft::Match::Reset | nft::Match::DestinationTranslated => one(Condition::Never),
+        nft::Match::FirstDirection => Vec::new(),
     }
 }
 
@@ -42,7 +44,7 @@ fn in_set(key: Key, set: &str, is_negated: bool) -> Vec<Match> {
         return vec![Match { is_negated: false, condition: Condition::Never }];
     };
     let (first, last) = match key {
-        Key::Frontend => (Side::Destination, Side::Destination),
+        Key::Frontend | Key::OriginalFrontend => (Side::Destination, Side::Destination),
         Key::SourceFrontend => (Side::Source, Side::Destination),
         Key::FrontendAndSource | Key::FrontendAndSourceNetwork(_) => {
             (Side::Destination, Side::Source)
@@ -67,6 +69,7 @@ fn target(action: &Action) -> Target {
         Action::KeepDestination => Target::Accept,
         Action::MapDestination(net) => Target::TranslateInto(*net),
         Action::Masquerade { .. } => Target::Masquerade,
+        Action::Offload => Target::Aside,
         Action::RejectWithReset => Target::Reject("tcp-reset".to_owned()),
         Action::RejectAsUnreachable => Target::Reject("port-unreachable".to_owned()),
         Action::Drop => Target::Drop,

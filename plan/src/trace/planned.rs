@@ -12,11 +12,12 @@ use crate::chains::ChainId;
 use crate::hash::{HashMap, HashSet};
 use crate::iptables::fragment::ChainFragment;
 use crate::kernel_objects::{Entry, Frontend};
-use crate::model::{Endpoint, Family, ServiceName};
+use crate::model::{Endpoint, Family, Protocol, ServiceName};
 use crate::planner::Planner;
 use crate::rule_set::nft::{self, SourceRanges};
 use crate::rule_set::{JumpPlace, Table};
 use crate::sets::{SetId, SetType};
+use crate::settings::FastPath;
 use crate::virtual_server::DesiredFrontend;
 
 /// The planner's state, as far as packets of a family meet it.
@@ -108,6 +109,18 @@ impl<'a> Planned<'a> {
         self.planner.desired().at(frontend)
     }
 
+    /// Returns what carries the later packets of a connection that was led to its virtual server by another address.
+    pub(super) fn later_packets(&self, packet: &Packet, endpoint: IpAddr) -> FastPath {
+        let comes_in = matches!(packet.origin, Origin::Interface { .. });
+        let is_forwarded = comes_in && !self.is_local(endpoint);
+        match self.planner.settings().fast_path_in_force() {
+            FastPath::Offload if is_forwarded && packet.protocol != Protocol::Sctp => {
+                FastPath::Offload
+            }
+            _ => FastPath::Conntrack,
+        }
+    }
+
     /// Returns the endpoints that the relay chooses from on a proxy port. None: it is none.
     pub(super) fn endpoints_of_proxy_port(&self, socket: SocketAddr) -> Option<Arc<[SocketAddr]>> {
         self.planner.endpoints_of_proxy_port(self.service.as_ref()?, socket)
@@ -177,6 +190,8 @@ impl<'a> Planned<'a> {
                 Some(nft::Hook::PreRouting) => Hook::Prerouting.chain(),
                 Some(nft::Hook::Output) => Hook::Output.chain(),
                 Some(nft::Hook::PostRouting) => Hook::Postrouting.chain(),
+                // The first packet, which is followed, comes to no rule there that decides about it.
+                Some(nft::Hook::Forward) => continue,
                 None => chain.name,
             };
             let rules = chain.rules.iter().map(|rule| (rule.text(family), native::read(rule)));

@@ -180,6 +180,7 @@ impl Walk<'_> {
             self.end(walker, Fate::Refused { by: "icmp-port-unreachable of IPVS".to_owned() });
             return Vec::new();
         }
+        let was_led_here = walker.steps.iter().any(|it| matches!(it, Step::Translated { .. }));
         let towards = |real: &RealServer| {
             let endpoint = real.socket();
             let share = server.scheduler.share(real.weight, weights, number);
@@ -187,6 +188,10 @@ impl Walk<'_> {
             let server = server.clone();
             let weight = real.weight;
             walker.steps.push(Step::Balanced { frontend, server, endpoint, weight });
+            if was_led_here {
+                let by = self.planned.later_packets(self.packet, endpoint.ip());
+                walker.steps.push(Step::LaterPackets { by });
+            }
             walker.destination = endpoint;
             walker.is_translated = true;
             walker

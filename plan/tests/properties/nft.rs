@@ -8,7 +8,7 @@ use plan::mode::Mode;
 use plan::model::{Family, Protocol};
 use plan::planner::Planner;
 use plan::sets::{SetId, SetKind};
-use plan::settings::{RuleForm, Settings};
+use plan::settings::{FastPath, RuleForm, Settings};
 use plan::trace::{Client, Fate};
 use proptest::prelude::*;
 
@@ -75,10 +75,15 @@ proptest! {
 
     /// Every client of every frontend meets the same fate, whether iptables or nf_tables holds the rules.
     #[test]
-    fn both_forms_of_the_rules_decide_alike(settings in settings(), groups in groups()) {
+    fn both_forms_of_the_rules_decide_alike(
+        settings in settings(),
+        is_fast in any::<bool>(),
+        groups in groups(),
+    ) {
         let world = World::after(groups.iter().flatten());
         let planner = |rule_form| {
-            let settings = Settings { mode: Mode::Ipvs, rule_form, ..settings.clone() };
+            let fast_path = if is_fast { FastPath::Conntrack } else { FastPath::Off };
+            let settings = Settings { mode: Mode::Ipvs, rule_form, fast_path, ..settings.clone() };
             let mut planner = Planner::new(settings);
             world.events().into_iter().for_each(|event| planner.apply(event));
             planner.plan();

@@ -317,6 +317,7 @@ fn overrides() -> impl Strategy<Value = Overrides> {
     let drain_deadline_seconds = option::of(select(vec![0_u32, 60]));
     (option::of(scheduler()), flags, drain_deadline_seconds, option::of(weights)).prop_map(
         |(scheduler, scheduler_flags, drain_deadline_seconds, weights)| Overrides {
+            is_off_fast_path: false,
             scheduler,
             scheduler_flags,
             drain_deadline_seconds,

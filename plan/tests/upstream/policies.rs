@@ -7,7 +7,7 @@ use plan::event::Event;
 use plan::model::{OtherNode, Service, ServiceKind, TrafficPolicy};
 use plan::planner::Plan;
 use plan::problem::Problem;
-use plan::settings::{Settings, ShortCircuitNetworks};
+use plan::settings::{FastPath, RuleForm, Settings, ShortCircuitNetworks};
 
 use crate::node::{Node, THIS, check, said};
 use crate::words::{CLUSTER, LOCAL, applied, ips, port, removed, service, slice, sliced};
@@ -235,6 +235,37 @@ fn a_short_circuit_belongs_to_one_frontend_and_the_other_goes_without() {
     assert_eq!(led(&node), ["219.0.113.5,tcp:80"]);
     node.run([removed(&second)]);
     assert_eq!(node.state(), [].into());
+}
+
+/// On the fast path, a short circuit that is only faster yields to one that a policy promises, without an Event.
+#[test]
+fn a_short_circuit_that_is_promised_comes_before_one_that_is_faster() {
+    let faster = Service { created: 1, ..service("web", &["11.0.113.5"]) };
+    let promised = Service {
+        created: 2,
+        kind: ServiceKind::LoadBalancer,
+        load_balancer: ips(&["219.0.113.5"]),
+        external_policy: LOCAL,
+        ..service("mail", &["10.96.0.8"])
+    };
+    let slices = [
+        sliced(&slice("web-1", "web", &ONE_HERE)),
+        sliced(&slice("mail-1", "mail", &["10.244.2.2@n3"])),
+    ];
+    for services in [[applied(&faster), applied(&promised)], [applied(&promised), applied(&faster)]]
+    {
+        let settings = Settings {
+            rule_form: RuleForm::Nftables,
+            fast_path: FastPath::Conntrack,
+            ..Settings::new(THIS)
+        };
+        let mut node = Node::new(settings);
+        let plan = node.run(slices.clone().into_iter().chain(services));
+        assert!(plan.problems.iter().all(|(_, it)| it.is_empty()), "{:?}", plan.problems);
+        assert_eq!(node.real_servers("TCP 251.0.113.5:80").unwrap(), "10.244.2.2:8080");
+        let led = ["219.0.113.5,tcp:80", "10.96.0.8,tcp:80"].map(str::to_owned);
+        assert_eq!(node.set("KUBE-SHORT-CIRCUIT"), led.into());
+    }
 }
 
 /// The same of one Service with both addresses.

@@ -6,8 +6,10 @@
 
 use plan::hash::{HashMap, HashSet};
 use plan::kernel_objects::{Entry, Frontend};
+use plan::model::Family;
 use plan::op::{Op, Phase, Subject};
 use plan::planner::Planner;
+use plan::routes::{LocalRoute, RouteOp};
 use plan::sets::{SetId, SetKind};
 use tokio::time::Instant;
 
@@ -96,6 +98,10 @@ pub(super) fn cut_off(
                 short_circuits.around(short_circuit.address).is_some()
             }
             Op::BindAddress(address) => short_circuits.around(address).is_some(),
+            Op::Route(RouteOp::Add(LocalRoute { network, .. })) => {
+                let of_family = short_circuits.of(Family::of_net(&network));
+                of_family.is_some_and(|all| all.contains(&network.addr()))
+            }
             _ => false,
         })
     };
@@ -205,6 +211,11 @@ pub(super) fn retry_dependents(
         retry_queue.retry_now(&dependent, now);
     }
     match resolved {
+        Subject::Route(_) => {
+            for (set, entry) in planner.leading_to(&HashSet::from_iter([*resolved])) {
+                retry_queue.retry_now(&Subject::Entry(set, entry), now);
+            }
+        }
         Subject::VirtualServer(short_circuit) => {
             let claim = planner.desired().owning_claim(short_circuit);
             if let Some((set, entry)) = claim.and_then(|claim| claim.leading_entry()) {

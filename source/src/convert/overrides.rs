@@ -18,6 +18,8 @@ const SCHEDULER_FLAGS: &str = "metadata.annotations[kube-ipvs.io/scheduler-flags
 const DRAIN_DEADLINE: &str = "metadata.annotations[kube-ipvs.io/drain-deadline]";
 const WEIGHTS: &str = "metadata.annotations[kube-ipvs.io/weights]";
 
+const FAST_PATH: &str = "metadata.annotations[kube-ipvs.io/fast-path]";
+
 /// The value that asks for none of these flags.
 const NO_FLAGS: &str = "none";
 
@@ -42,6 +44,8 @@ pub(super) fn convert(
             .and_then(|text| warnings.ok_or_warn(DRAIN_DEADLINE, drain_deadline_seconds(text))),
         weights: written(&annotations.weights)
             .and_then(|text| warnings.ok_or_warn(WEIGHTS, weights(text))),
+        is_off_fast_path: written(&annotations.fast_path)
+            .is_some_and(|text| warnings.ok_or_warn(FAST_PATH, fast_path(text)).is_some()),
     };
     let uses_weights = in_force.known().is_none_or(|known| known.uses_weights);
     if overrides.weights.is_some() && !uses_weights {
@@ -134,6 +138,11 @@ fn drain_deadline_seconds(text: &str) -> Result<u32, String> {
     };
     let seconds = deadline.as_secs() + u64::from(deadline.subsec_nanos() > 0);
     u32::try_from(seconds).map_err(|error| error.to_string())
+}
+
+/// The only value: a Service takes the path that the operator chose, or none.
+fn fast_path(text: &str) -> Result<(), String> {
+    if text == "off" { Ok(()) } else { Err(format!("{} is not off", Quoted(text))) }
 }
 
 /// `node=8,zone=4,elsewhere=1`; what is not said is 1.

@@ -77,6 +77,7 @@ fn planner(world: &World, node: u8) -> Planner {
     let settings = Settings {
         mode: world.mode,
         rule_form: world.form,
+        fast_path: world.fast_path,
         local_detection: LocalDetection::ClusterCidr(pods.into()),
         ..Settings::new(host.name.as_str())
     };

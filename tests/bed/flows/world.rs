@@ -9,7 +9,7 @@ use bed::addresses::{
 use bed::{ClusterSpec, Host, Protocol, Proxy, Server, Service};
 
 use plan::mode::Mode;
-use plan::settings::RuleForm;
+use plan::settings::{FastPath, RuleForm};
 
 use super::row::{Client, Endpoints, Frontend, Given, Policy, Ranges};
 use super::trial::Trials;
@@ -28,6 +28,7 @@ pub(super) struct World {
     pub(super) mode: Mode,
     /// Form of their rules in mode ipvs.
     pub(super) form: RuleForm,
+    pub(super) fast_path: FastPath,
     /// All Services, each with a number of its own.
     numbers: BTreeMap<Given, u8>,
     pub(super) proxies: Vec<Proxy>,
@@ -36,7 +37,7 @@ pub(super) struct World {
 
 impl World {
     /// Builds it for these trials; when it returns, both nodes have all Services.
-    pub(super) fn build(trials: &Trials, mode: Mode, form: RuleForm) -> Self {
+    pub(super) fn build(trials: &Trials, mode: Mode, form: RuleForm, fast_path: FastPath) -> Self {
         let bed = Bed::with(&ClusterSpec { clients: 2, ..ClusterSpec::default() });
         let ports = PROTOCOLS.map(|protocol| (protocol, TARGET));
         let nodes = bed.cluster.nodes();
@@ -46,8 +47,15 @@ impl World {
             node.namespace.set_sysctl("net/ipv4/icmp_ratemask", "0").unwrap();
             node.namespace.set_sysctl("net/ipv6/icmp/ratelimit", "0").unwrap();
         }
-        let mut world =
-            Self { bed, mode, form, numbers: numbered(trials), proxies: Vec::new(), _hosts: hosts };
+        let mut world = Self {
+            bed,
+            mode,
+            form,
+            fast_path,
+            numbers: numbered(trials),
+            proxies: Vec::new(),
+            _hosts: hosts,
+        };
         let services: Vec<String> =
             world.numbers.keys().map(|given| world.service(*given).to_yaml()).collect();
         world.bed.manifests.write("flows.yaml", &services.join("---\n")).unwrap();
@@ -143,8 +151,9 @@ impl World {
             let range = format!("--cluster-cidr={POD_RANGE_IPV4},{POD_RANGE_IPV6}");
             let mode = format!("--proxy-mode={}", self.mode);
             let form = format!("--rule-backend={}", self.form.name());
+            let path = format!("--fast-path={}", self.fast_path.name());
             let arguments =
-                ["--manifests", folder, "--hostname-override", &name, &range, &mode, &form];
+                ["--manifests", folder, "--hostname-override", &name, &range, &mode, &form, &path];
             Proxy::start_with(&self.bed.cluster.node(node).unwrap().namespace, &arguments).unwrap()
         });
         let mut proxies = Vec::from(launched);

@@ -9,10 +9,10 @@ use std::time::{Duration, SystemTime};
 use plan::kernel_objects::Frontend;
 use plan::model::{Family, Protocol, ServiceName};
 
-use super::{Connection, ConnectionState};
+use super::{Connection, ConnectionState, Path};
 use crate::answers::{FailureAnswer, Reason};
 use kernel::connection_table::{self, TableEntry};
-use kernel::conntrack::{self, ConntrackClient, TrackedConnection};
+use kernel::conntrack::{self, Carrier, ConntrackClient, TrackedConnection};
 
 /// Most connections of connection tracking that are held at once.
 const MOST: usize = 50_000;
@@ -177,6 +177,7 @@ impl Found {
         now: SystemTime,
     ) -> Connection {
         let Self { frontend, client, endpoint, tracked, ipvs } = self;
+        let path = tracked.as_ref().map_or(Path::Ipvs, |tracked| tracked.carrier.into());
         Connection {
             service: owners.get(&frontend).map(ToString::to_string),
             protocol: frontend.protocol.name().to_owned(),
@@ -190,6 +191,17 @@ impl Found {
                 expires: tracked.expires,
             }),
             ipvs,
+            path,
+        }
+    }
+}
+
+impl From<Carrier> for Path {
+    fn from(carrier: Carrier) -> Self {
+        match carrier {
+            Carrier::Ipvs => Self::Ipvs,
+            Carrier::ConnectionTracking => Self::Conntrack,
+            Carrier::FlowTable => Self::Offload,
         }
     }
 }
@@ -228,6 +240,7 @@ mod tests {
             endpoint: at(endpoint),
             seen: at(seen),
             state: "ESTABLISHED",
+            carrier: Carrier::Ipvs,
             expires: 86_000,
             began: Some(5_000_000_000),
         }
@@ -274,9 +287,13 @@ mod tests {
             age: Some(60),
             ipvs: Some(ConnectionState { state: "FIN_WAIT".to_owned(), expires: 99 }),
             conntrack: Some(ConnectionState { state: "ESTABLISHED".to_owned(), expires: 86_000 }),
+            path: Path::Ipvs,
         };
         assert_eq!(answer, expected);
         assert_eq!(answer.leading().unwrap().state, "FIN_WAIT");
+        // IPVS has seen its beginning alone.
+        let fast = Connection { path: Path::Offload, ..answer };
+        assert_eq!(fast.leading().unwrap().state, "ESTABLISHED");
     }
 
     #[test]

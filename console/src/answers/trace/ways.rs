@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use plan::hash::HashSet;
+use plan::settings::FastPath;
 use plan::trace::{Fate, Source, Step, Trace as Planned, Way};
 
 use super::{Choice, End, MOST_ENDPOINTS, TracedStep, TracedWay};
+use crate::answers::connections::Path;
 
 /// Beginning of the name of an endpoint's chain.
 const OF_ENDPOINT: &str = "KUBE-SEP-";
@@ -108,6 +110,13 @@ fn traced(step: &Step, of: Option<SocketAddr>) -> TracedStep {
             address: SocketAddr::new(frontend.address, frontend.port),
             scheduler: server.scheduler.to_string(),
             persistence: server.persistence,
+        },
+        Step::LaterPackets { by } => TracedStep::LaterPackets {
+            path: match by {
+                FastPath::Off => Path::Ipvs,
+                FastPath::Conntrack => Path::Conntrack,
+                FastPath::Offload => Path::Offload,
+            },
         },
         Step::Relayed { proxy_port } => TracedStep::Relay { proxy_port: *proxy_port },
     }

@@ -17,7 +17,7 @@ use plan::op::Op;
 use plan::rule_set::nft;
 use plan::rule_set::{LocalTraffic, RuleSet, RuleSetSettings};
 use plan::sets::{SetId, SetKind};
-use plan::settings::ShortCircuitNetworks;
+use plan::settings::{FastPath, ShortCircuitNetworks};
 
 use crate::RefusalClass;
 use crate::nftables::{OwnTables, own_chains_lead, remove_own_chains, remove_table};
@@ -80,7 +80,9 @@ fn settings(family: Family) -> Vec<RuleSetSettings> {
         let network = ShortCircuitNetworks::default().of(family);
         let own = [own.parse().unwrap()].into_iter().collect();
         let full = plain.with_short_circuit_network(network).with_health_port(Some(10256));
-        all.push(full.with_routes(vec![net(route)], &own));
+        all.push(full.clone().with_routes(vec![net(route)], &own));
+        all.push(full.clone().with_fast_path(FastPath::Conntrack));
+        all.push(full.with_fast_path(FastPath::Offload));
     }
     all.push(RuleSetSettings::new(true, 3, LocalTraffic::Unknown, false).unwrap());
     all
@@ -237,6 +239,74 @@ fn entries_of_every_kind_are_read_back_and_one_refusal_harms_no_other() {
                 [Entry::AddressPort(frontend(family, 5))].into_iter().collect()
             );
         }
+    });
+}
+
+/// Names of the devices of a flow table, as `nft` prints them.
+fn devices(family: &str) -> Vec<String> {
+    let text = succeed("nft", &["list", "flowtables", family], "");
+    let listed = text.lines().find_map(|line| line.trim().strip_prefix("devices = {"));
+    let mut names: Vec<String> = { listed.unwrap_or_default() }
+        .trim_end_matches(" }")
+        .split(',')
+        .map(|name| name.trim().trim_matches('"').to_owned())
+        .filter(|name| !name.is_empty())
+        .collect();
+    names.sort_unstable();
+    names
+}
+
+#[test]
+fn flow_tables_have_the_devices_that_there_are() {
+    Host::run(|| {
+        let ip = |words: &str| succeed("ip", &words.split(' ').collect::<Vec<_>>(), "");
+        ip("link add v1 type veth peer name v2");
+        ip("link add dummy1 type dummy");
+        let mut tables = OwnTables::open(&Family::BOTH).unwrap();
+        let fast = |family, path| {
+            let network = ShortCircuitNetworks::default().of(family);
+            let settings = RuleSetSettings::new(false, 14, LocalTraffic::Unknown, true).unwrap();
+            RuleSet::new(family, &settings.with_short_circuit_network(network).with_fast_path(path))
+        };
+        let write = |tables: &mut OwnTables, path| {
+            for family in Family::BOTH {
+                tables.desire(fast(family, path));
+                tables.write_rules(family).unwrap();
+            }
+        };
+        write(&mut tables, FastPath::Offload);
+        let require = |expected: &[&str]| {
+            for family in ["ip", "ip6"] {
+                assert_eq!(devices(family), expected, "{family}");
+            }
+        };
+        require(&["v1", "v2"]);
+        ip("link add a1 type veth peer name a2");
+        ip("link set v1 name renamed");
+        tables.follow_devices();
+        require(&["a1", "a2", "renamed", "v2"]);
+        // One goes before it was seen, one after, and a name is used again.
+        ip("link add gone1 type veth peer name gone2");
+        ip("link del gone1");
+        ip("link del a1");
+        ip("link add a2 type veth peer name b");
+        tables.follow_devices();
+        require(&["a2", "b", "renamed", "v2"]);
+        let before = tables.traffic();
+        tables.follow_devices();
+        assert_eq!(tables.traffic().sends, before.sends, "nothing came, and nothing is written");
+        write(&mut tables, FastPath::Offload);
+        require(&["a2", "b", "renamed", "v2"]);
+        assert_eq!(tables.compare_rules(Family::V4).unwrap(), None);
+        write(&mut tables, FastPath::Conntrack);
+        require(&[]);
+        assert_eq!(tables.compare_rules(Family::V4).unwrap(), None);
+        // More than one message has.
+        let many: String = (0..300).map(|it| format!("link add m{it} type dummy\n")).collect();
+        let many = many.replace("dummy", "veth");
+        succeed("ip", &["-batch", "-"], &many);
+        write(&mut tables, FastPath::Offload);
+        assert_eq!(devices("ip").len(), 604);
     });
 }
 

@@ -5,7 +5,7 @@ use std::collections::btree_map::Entry as Slot;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::claimants::Origin;
+use crate::claimants::{ClaimKind, Origin};
 use crate::ipvs::fragment::Claim;
 use crate::kernel_objects::{Entry, Frontend, RealServer, VirtualServer};
 use crate::model::Protocol;
@@ -29,6 +29,7 @@ pub(super) struct Served<'a> {
     /// The entry that has the rules refuse what is sent there, if there are no real servers.
     pub(super) refusal: Option<(SetId, Entry)>,
     pub(super) short_circuit_of: Option<Frontend>,
+    pub(super) kind: ClaimKind,
 }
 
 /// A claim, all of whose entries are not known yet.
@@ -57,7 +58,7 @@ impl Claims {
         frontend: Frontend,
         served: Served<'_>,
     ) -> Option<Origin> {
-        let Served { origin, real_servers, mut entries, refusal, short_circuit_of } = served;
+        let Served { origin, real_servers, mut entries, refusal, short_circuit_of, kind } = served;
         match self.claims.entry(frontend) {
             Slot::Vacant(slot) => {
                 entries.extend(refusal);
@@ -71,6 +72,7 @@ impl Claims {
                     real_servers,
                     entries: Box::default(),
                     short_circuit_of,
+                    kind,
                 };
                 slot.insert(Claimed { index, claim, entries });
                 Some(origin)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::claims::Served;
 use super::{Compiler, set};
-use crate::claimants::Origin;
+use crate::claimants::{ClaimKind, Origin};
 use crate::exposure::{Addresses, PortExposure};
 use crate::kernel_objects::{Entry, Frontend, RealServer};
 use crate::model::Family;
@@ -19,33 +19,57 @@ pub(super) struct NeedsShortCircuit {
     index: usize,
     /// Real servers of the short circuit.
     real_servers: Arc<[RealServer]>,
+    /// Promised if local clients get other endpoints than the frontend itself has.
+    kind: ClaimKind,
     /// True if the source ranges count.
     is_restricted: bool,
 }
 
 impl Compiler<'_> {
-    /// Takes note of a frontend for clients outside the cluster. Without endpoints, everybody is
-    /// refused at the frontend itself.
+    /// Takes note of a frontend, clients of which are led to these real servers. Without any, everybody is refused at the
+    /// frontend itself.
     pub(super) fn note_short_circuit_needed(
         &mut self,
         origin: Origin,
         port: &PortExposure<'_>,
         frontend: Frontend,
+        real_servers: &Arc<[RealServer]>,
         is_restricted: bool,
     ) {
         let are_there_short_circuits =
             self.settings.short_circuit_networks.of(frontend.family()).is_some();
-        let is_needed = self.service.is_external_policy_local() && are_there_short_circuits;
-        if !is_needed || port.choice.cluster.is_empty() {
+        let is_needed = self.leads_to_short_circuits() && are_there_short_circuits;
+        if !is_needed || real_servers.is_empty() || self.on_full_path.contains(&frontend) {
             return;
         }
         let in_need = self.in_need.entry(frontend).or_insert_with(|| NeedsShortCircuit {
             origin,
             index: port.index,
-            real_servers: Arc::clone(&port.choice.cluster),
+            real_servers: Arc::clone(real_servers),
+            kind: match origin {
+                Origin::ClusterAddress => ClaimKind::FasterShortCircuit,
+                _ if !self.service.is_external_policy_local() => ClaimKind::FasterShortCircuit,
+                _ => ClaimKind::PromisedShortCircuit,
+            },
             is_restricted: false,
         });
         in_need.is_restricted |= is_restricted;
+    }
+
+    /// True if clients of the Service's frontends outside are led to short circuits: local ones, or on the fast path all.
+    fn leads_to_short_circuits(&self) -> bool {
+        self.service.is_external_policy_local() || self.is_on_fast_path()
+    }
+
+    /// True if all clients are led to short circuits. A scheduler that counts connections would count those that begin, and
+    /// a deadline would not end those that IPVS does not carry.
+    pub(super) fn is_on_fast_path(&self) -> bool {
+        let overrides = self.service.overrides.as_deref();
+        let needs_ipvs =
+            overrides.is_some_and(|it| it.is_off_fast_path || it.drain_deadline_seconds.is_some());
+        let scheduler = self.claims.scheduler().known();
+        let counts_none = scheduler.is_some_and(|it| !it.counts_connections);
+        self.settings.has_fast_path() && !needs_ipvs && counts_none
     }
 
     /// Claims short circuits for all frontends of a family that were noted.
@@ -54,7 +78,7 @@ impl Compiler<'_> {
         let (mut in_need, others): (Vec<_>, Vec<_>) =
             noted.partition(|(frontend, _)| frontend.family() == family);
         self.in_need = others.into_iter().collect();
-        in_need.sort_by_key(|(frontend, it)| (it.origin, *frontend));
+        in_need.sort_by_key(|(frontend, it)| (it.kind, it.origin, *frontend));
         for (frontend, it) in in_need {
             let problem = match self.possible(&frontend) {
                 None => Problem::NoShortCircuit { frontend },
@@ -66,13 +90,16 @@ impl Compiler<'_> {
                     Problem::ShortCircuitTaken { frontend, short_circuit, owner }
                 }
             };
-            self.problems.push(problem);
+            // Without it, a frontend of the policy Cluster is on the full path.
+            if it.kind == ClaimKind::PromisedShortCircuit {
+                self.problems.push(problem);
+            }
         }
     }
 
     /// A short circuit that a frontend may have.
     pub(super) fn short_circuit(&self, frontend: &Frontend) -> Option<Frontend> {
-        self.possible(frontend).filter(|_| self.service.is_external_policy_local())
+        self.possible(frontend).filter(|_| self.leads_to_short_circuits())
     }
 
     /// A frontend's short circuit, unless its address is excluded, or is or may be in use: if it were
@@ -109,6 +136,7 @@ impl Compiler<'_> {
             entries,
             refusal: None,
             short_circuit_of: Some(*frontend),
+            kind: in_need.kind,
         };
         self.claims.add(in_need.index, short_circuit, served).is_some()
     }

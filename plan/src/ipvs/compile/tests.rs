@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use super::*;
 use crate::fixtures::{Compiled, addresses, compile, mk_port, mk_service, mk_slice, number};
 use crate::ipvs::fragment::Claim;
+use crate::mode::Mode;
 use crate::model::{EndpointSlice, Node, Overrides, ServiceKind};
 use crate::problem::AddressField;
 use crate::scheduler::SchedulerName;
-use crate::settings::NodePortAddresses;
+use crate::settings::{FastPath, NodePortAddresses, RuleForm};
 
 /// The tables are of text, as the programs print it that show the kernel's state.
 fn servers(compiled: &Compiled) -> Vec<String> {
@@ -469,7 +470,7 @@ fn a_service_may_choose_how_it_balances() {
         scheduler: SchedulerName::new("mh").ok(),
         scheduler_flags: Some(0),
         drain_deadline_seconds: Some(30),
-        weights: None,
+        ..Overrides::default()
     }));
     assert_eq!(compiled(&service, &facts), ("mh flags 0x8".into(), Some(30), vec![]));
     service.overrides.as_mut().unwrap().scheduler_flags = Some(0x10);
@@ -482,6 +483,47 @@ fn a_service_may_choose_how_it_balances() {
     service.overrides.as_mut().unwrap().scheduler = SchedulerName::new("dh").ok();
     service.overrides.as_mut().unwrap().scheduler_flags = None;
     assert_eq!(compiled(&service, &facts), ("dh".into(), Some(0), vec![]));
+}
+
+#[test]
+fn all_clients_of_a_service_that_needs_no_ipvs_later_are_led_to_short_circuits() {
+    let settings = Settings {
+        mode: Mode::Ipvs,
+        rule_form: RuleForm::Nftables,
+        fast_path: FastPath::Offload,
+        ..mk_settings()
+    };
+    let slice = mk_slice(Family::V4, &[("10.244.0.1", "here"), ("10.244.0.2", "there")]);
+    let led = |service: &Service, settings: &Settings| {
+        let compiled = compile(service, &[&slice], &NodeFacts::default(), settings);
+        let claims = compiled.fragment.claims.iter();
+        let led =
+            claims.filter_map(|it| Some((it.short_circuit_of?.address, it.real_servers.len())));
+        led.map(|(address, n)| format!("{address} {n}")).collect::<Vec<_>>()
+    };
+    let mut service = mk_service();
+    service.external = addresses(&["203.0.113.5"]);
+    assert_eq!(led(&service, &settings), ["10.96.0.9 2", "203.0.113.5 2"]);
+    for other in [
+        Settings { fast_path: FastPath::Off, ..settings.clone() },
+        Settings { rule_form: RuleForm::Iptables, ..settings.clone() },
+        Settings { scheduler: SchedulerName::new("lc").unwrap(), ..settings.clone() },
+    ] {
+        assert!(led(&service, &other).is_empty(), "{:?}", other.fast_path);
+    }
+    for overrides in [
+        Overrides { scheduler: SchedulerName::new("wlc").ok(), ..Overrides::default() },
+        Overrides { is_off_fast_path: true, ..Overrides::default() },
+        Overrides { drain_deadline_seconds: Some(30), ..Overrides::default() },
+    ] {
+        service.overrides = Some(Box::new(overrides));
+        assert!(led(&service, &settings).is_empty(), "{:?}", service.overrides);
+    }
+    // What a policy promises to clients in the cluster needs a short circuit all the same.
+    service.external_policy = TrafficPolicy::Local;
+    assert_eq!(led(&service, &settings), ["203.0.113.5 2"]);
+    service.overrides = None;
+    assert_eq!(led(&service, &settings), ["10.96.0.9 2", "203.0.113.5 2"]);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
+use super::FLOW_TABLE;
 use crate::model::{Family, Protocol};
 
 /// A rule: what a packet must be, and what is done with it then.
@@ -49,6 +50,10 @@ pub enum Match {
     Marked(u32),
     /// It is a reset of TCP.
     Reset,
+    /// It goes the way of its connection's first packet, and is no answer.
+    FirstDirection,
+    /// Its connection's destination was translated to another one.
+    DestinationTranslated,
 }
 
 /// Key of a lookup in a set.
@@ -62,6 +67,8 @@ pub enum Key {
     FrontendAndSourceNetwork(u8),
     /// The source address, in place of the destination's.
     SourceFrontend,
+    /// Destination address, protocol and destination port of its connection's first packet, before any translation.
+    OriginalFrontend,
     /// Destination address.
     Address,
     /// Source address.
@@ -84,6 +91,8 @@ pub enum Action {
     Masquerade {
         random_fully: bool,
     },
+    /// Moves the connection to the table's flow table, whose packets meet no rule.
+    Offload,
     RejectWithReset,
     RejectAsUnreachable,
     Drop,
@@ -141,6 +150,8 @@ impl Words {
             Match::NotLocalDestination => "fib daddr type != local".to_owned(),
             Match::Marked(mark) => format!("meta mark & {mark:#010x} == {mark:#010x}"),
             Match::Reset => "tcp flags & rst == rst".to_owned(),
+            Match::FirstDirection => "ct direction original".to_owned(),
+            Match::DestinationTranslated => "ct status dnat".to_owned(),
         }
     }
 
@@ -153,6 +164,9 @@ impl Words {
             Key::FrontendAndSource => format!("{} . {ip} saddr", of("daddr")),
             Key::FrontendAndSourceNetwork(length) => {
                 format!("{} . {ip} saddr & {}", of("daddr"), mask(self.0, length))
+            }
+            Key::OriginalFrontend => {
+                format!("ct original {ip} daddr . meta l4proto . ct original proto-dst")
             }
             Key::Address => format!("{ip} daddr"),
             Key::SourceAddress => format!("{ip} saddr"),
@@ -168,6 +182,7 @@ impl Words {
             Action::MapDestination(net) => format!("dnat prefix to {}", network(net)),
             Action::Masquerade { random_fully: true } => "masquerade fully-random".to_owned(),
             Action::Masquerade { random_fully: false } => "masquerade".to_owned(),
+            Action::Offload => format!("flow add @{FLOW_TABLE}"),
             Action::RejectWithReset => "reject with tcp reset".to_owned(),
             Action::RejectAsUnreachable => "reject".to_owned(),
             Action::Drop => "drop".to_owned(),
@@ -203,6 +218,7 @@ impl fmt::Display for super::Hook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::PreRouting => "prerouting",
+            Self::Forward => "forward",
             Self::Output => "output",
             Self::PostRouting => "postrouting",
         })

@@ -43,3 +43,18 @@ fn no_rule_depends_on_a_service_and_every_chain_comes_before_what_leads_to_it() 
         }
     }
 }
+
+#[test]
+fn on_the_fast_path_a_frontend_leads_to_its_short_circuit_and_the_flow_table_takes_it() {
+    let texts = |path| texts(&cidr().with_fast_path(path), &SourceRanges::default());
+    let off = texts(FastPath::Off);
+    let led =
+        "  ip daddr . meta l4proto . th dport @KUBE-SHORT-CIRCUIT dnat prefix to 240.0.0.0/4\n";
+    assert!(!off.contains(led) && !off.contains("forward:"), "{off}");
+    let conntrack = texts(FastPath::Conntrack);
+    assert_eq!(conntrack.matches(led).count(), 3, "{conntrack}");
+    assert_eq!(conntrack.replace(led, ""), off);
+    let forward = "forward:\n  ct direction original ct status dnat ct original ip daddr . meta l4proto . \
+                   ct original proto-dst @KUBE-SHORT-CIRCUIT flow add @flows\n";
+    assert_eq!(texts(FastPath::Offload), conntrack + forward);
+}

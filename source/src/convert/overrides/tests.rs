@@ -42,13 +42,15 @@ fn faulty(annotations: &str) -> (Option<Overrides>, String) {
 fn all_of_them_together() {
     let overrides = fine(
         "kube-ipvs.io/scheduler: mh, kube-ipvs.io/scheduler-flags: 'mh-fallback,mh-port', \
-         kube-ipvs.io/drain-deadline: 30s, kube-ipvs.io/weights: 'node=8,zone=4,elsewhere=2'",
+         kube-ipvs.io/drain-deadline: 30s, kube-ipvs.io/weights: 'node=8,zone=4,elsewhere=2', \
+         kube-ipvs.io/fast-path: ' off '",
     );
     let expected = Overrides {
         scheduler: SchedulerName::new("mh").ok(),
         scheduler_flags: Some(0x18),
         drain_deadline_seconds: Some(30),
         weights: Some(Weights { node: 8, zone: 4, elsewhere: 2 }),
+        is_off_fast_path: true,
     };
     assert_eq!(overrides, expected);
 }
@@ -213,7 +215,7 @@ fn the_annotations_of_the_documents_are_those_that_are_read() {
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `kube-ipvs.io/"));
     let documented: Vec<String> =
         rows.filter_map(|row| Some(format!("kube-ipvs.io/{}", row.split_once('`')?.0))).collect();
-    let read = [SCHEDULER, SCHEDULER_FLAGS, DRAIN_DEADLINE, WEIGHTS]
+    let read = [SCHEDULER, SCHEDULER_FLAGS, DRAIN_DEADLINE, FAST_PATH, WEIGHTS]
         .map(|field| field.trim_start_matches("metadata.annotations[").trim_end_matches(']'));
     assert_eq!(documented, read);
     for name in read {
@@ -226,9 +228,16 @@ fn the_annotations_of_the_documents_are_those_that_are_read() {
 #[test]
 fn a_long_text_is_cut_where_it_is_quoted() {
     let long = "x".repeat(200_000);
-    for annotation in ["scheduler", "scheduler-flags", "drain-deadline", "weights"] {
+    for annotation in ["scheduler", "scheduler-flags", "drain-deadline", "fast-path", "weights"] {
         let (_, warning) = faulty(&format!("kube-ipvs.io/{annotation}: {long}"));
         assert!(warning.len() < 500, "{annotation}: {} bytes", warning.len());
         assert!(warning.contains("xx… (200000 bytes)\""), "{warning}");
     }
+}
+
+#[test]
+fn a_service_is_taken_off_the_fast_path_and_never_put_on_it() {
+    let (overrides, warning) = faulty("kube-ipvs.io/fast-path: offload");
+    assert_eq!(overrides, None);
+    assert!(warning.contains("\"offload\" is not off"), "{warning}");
 }
