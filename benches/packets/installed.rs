@@ -5,26 +5,14 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 
 use anyhow::{Context as _, Result};
-use bed::addresses::{POD_RANGE_IPV4, POD_RANGE_IPV6};
 use bed::{Manifests, Protocol, Proxy, Service};
 use clap::ValueEnum;
 use ipvs::{Batch, Client, RealServer, Scheduler, VirtualServer, VirtualServerId};
 
-use kernel::Kernel as _;
-use kernel::linux::Linux;
-use kernel::nftables::OwnTables;
-use plan::capacity::SetSize;
-use plan::hash::HashMap;
-use plan::mode::Mode;
-use plan::model::Family::{V4, V6};
-use plan::op::Op;
-use plan::rule_set::{LocalTraffic, RuleSet, RuleSetSettings};
-use plan::sets::SetId;
-use plan::settings::ShortCircuitNetworks;
-
 use crate::ground::{Family, Ground, Measured, NODE_PORT, PORT, TARGET};
 use crate::kube_proxy;
 
+const NFTABLES: &str = "--rule-backend=nftables";
 /// Interface of the addresses, with the name that kube-proxy has for it.
 const INTERFACE: &str = "kube-ipvs0";
 /// A chain that asks connection tracking, so that the namespace has it, of packets for the node alone.
@@ -54,10 +42,14 @@ pub(crate) enum Installed {
     Ours,
     /// The same, with sets and rules in nf_tables.
     OursNftables,
+    /// The same, on the fast path by connection tracking.
+    OursConntrack,
+    /// The same, with the flow table.
+    OursOffload,
 }
 
 impl Installed {
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::Nothing,
         Self::Tracking,
         Self::Ipvs,
@@ -66,6 +58,8 @@ impl Installed {
         Self::KubeProxyNftables,
         Self::Ours,
         Self::OursNftables,
+        Self::OursConntrack,
+        Self::OursOffload,
     ];
 
     /// True if it answers at the addresses of Services.
@@ -102,11 +96,10 @@ impl Installed {
                 ground.node()?.command_with_input("nft", &["-f", "-"], &rules)?;
                 Ok(())
             }
-            Self::Ours => ours(ground, services),
-            Self::OursNftables => {
-                ours(ground, services)?;
-                to_nftables(ground)
-            }
+            Self::Ours => ours(ground, services, &["--rule-backend=iptables"]),
+            Self::OursNftables => ours(ground, services, &[NFTABLES]),
+            Self::OursConntrack => ours(ground, services, &[NFTABLES, "--fast-path=conntrack"]),
+            Self::OursOffload => ours(ground, services, &[NFTABLES, "--fast-path=offload"]),
         }
     }
 }
@@ -122,6 +115,8 @@ impl fmt::Display for Installed {
             Self::KubeProxyNftables => "kube-proxy, nftables",
             Self::Ours => "kube-ipvs",
             Self::OursNftables => "kube-ipvs, nftables",
+            Self::OursConntrack => "kube-ipvs, conntrack",
+            Self::OursOffload => "kube-ipvs, offload",
         })
     }
 }
@@ -184,7 +179,7 @@ fn serve(ground: &Ground, services: u32) -> Result<()> {
 }
 
 /// Has the program write its state, and ends it: what it leaves goes on.
-fn ours(ground: &Ground, services: u32) -> Result<()> {
+fn ours(ground: &Ground, services: u32, words: &[&str]) -> Result<()> {
     let manifests = Manifests::new()?;
     for measured in Measured::ALL {
         manifests.apply(&measured.service(ground)?)?;
@@ -199,34 +194,5 @@ fn ours(ground: &Ground, services: u32) -> Result<()> {
         writeln!(idle_ones, "{}---", service.to_yaml())?;
     }
     manifests.write("idle.yaml", &idle_ones)?;
-    Proxy::start(ground.node()?, &manifests, &[])?.stop().map(drop)
-}
-
-/// Has tables of nf_tables in the place of the program's sets and of its rules.
-fn to_nftables(ground: &Ground) -> Result<()> {
-    let (family, pods) = ground.family.choose((V4, POD_RANGE_IPV4), (V6, POD_RANGE_IPV6));
-    let local = LocalTraffic::ClusterCidr { cluster: pods.parse()?, node: None };
-    let settings = RuleSetSettings::new(false, 14, local, true)?
-        .with_short_circuit_network(ShortCircuitNetworks::default().of(family));
-    ground.node()?.enter(|| -> Result<()> {
-        let mut linux = Linux::open_to_read(HashMap::default(), Mode::Ipvs)?;
-        let mut tables = OwnTables::open(&[family])?;
-        let mut ops: Vec<Op> = Vec::new();
-        for set in SetId::all(family) {
-            let found = linux.read_set(set)?.with_context(|| format!("there is no set {set}"))?;
-            let size = SetSize { capacity: found.capacity, expected: found.entries.len() };
-            ops.push(Op::CreateSet(set, size));
-            ops.extend(found.entries.into_iter().map(|entry| Op::AddEntry(set, entry)));
-        }
-        for result in tables.apply(&ops) {
-            result.map_err(anyhow::Error::msg)?;
-        }
-        tables.desire(RuleSet::new(family, &settings));
-        tables.write_rules(family).map_err(anyhow::Error::msg)
-    })??;
-    for table in ["nat", "mangle", "filter"] {
-        let of = ground.family.choose("ip", "ip6");
-        ground.node()?.command("nft", &["delete", "table", of, table])?;
-    }
-    Ok(())
+    Proxy::start(ground.node()?, &manifests, words)?.stop().map(drop)
 }

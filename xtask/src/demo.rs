@@ -34,6 +34,9 @@ pub(crate) struct DemoArguments {
     /// Show it on a host with the modules of RHEL 10, without iptables, ipset and nft.
     #[arg(long, conflicts_with_all = ["switch", "stay"])]
     enterprise_linux: bool,
+    /// Show connections that the kernel's flow table carries, while their endpoint goes.
+    #[arg(long, conflicts_with_all = ["switch", "stay", "enterprise_linux"])]
+    fast_path: bool,
     /// Accelerator of the guest; user mode is quick where qemu has no KVM.
     #[arg(long, value_enum, default_value_t)]
     accel: AccelChoice,
@@ -92,7 +95,12 @@ fn prepare(arguments: &DemoArguments) -> Result<(Guest, PathBuf, Vec<String>)> {
         limit: Duration::from_secs(if arguments.switch { 900 } else { 300 }),
         ..Guest::default()
     };
-    let option = arguments.switch.then_some("--switch").or(arguments.stay.then_some("--stay"));
+    let options = [
+        (arguments.switch, "--switch"),
+        (arguments.stay, "--stay"),
+        (arguments.fast_path, "--fast-path"),
+    ];
+    let option = options.into_iter().find_map(|(is_given, option)| is_given.then_some(option));
     let arguments = ["/job/kube-ipvs", "/job/examples"].into_iter().chain(option);
     Ok((guest, program, arguments.map(str::to_owned).collect()))
 }

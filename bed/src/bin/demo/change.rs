@@ -8,7 +8,7 @@ use bed::{Cluster, Manifests, Namespace, Question, Stream, StreamPlan, eventuall
 
 use crate::report::Report;
 
-const FILE: &str = "web.yaml";
+pub(crate) const FILE: &str = "web.yaml";
 const VIRTUAL_SERVER: &str = "10.96.0.10:80";
 /// Four pods take turns, so each has two of them.
 const KEPT: usize = 8;
@@ -103,7 +103,7 @@ fn weight_in(listing: &str, real_server: &str) -> Result<Option<u32>> {
 }
 
 /// The manifest without the lines of one endpoint.
-fn without_endpoint(manifest: &str, address: &str) -> Result<String> {
+pub(crate) fn without_endpoint(manifest: &str, address: &str) -> Result<String> {
     let start = format!("- addresses: [{address}]");
     let mut inside = false;
     let mut found = false;

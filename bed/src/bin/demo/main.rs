@@ -2,15 +2,16 @@
 //! traffic flows.
 //!
 //! ```text
-//! demo PROGRAM EXAMPLES [--switch | --stay]
+//! demo PROGRAM EXAMPLES [--switch | --stay | --fast-path]
 //! ```
 //!
 //! `PROGRAM` is kube-ipvs, `EXAMPLES` the folder of example manifests. With `--switch`, the node changes
 //! its mode under traffic instead, with Services of its own. With `--stay`, traffic goes on, and a shell on
-//! the node has the terminal until it ends. Ends with success only if
+//! the node has the terminal until it ends. With `--fast-path`, the flow table carries connections. Ends with success only if
 //! everything that was expected came true. Needs root, and a kernel with IPVS for itself.
 
 mod change;
+mod fast_path;
 mod report;
 mod services;
 mod state;
@@ -33,13 +34,17 @@ fn main() -> ExitCode {
     let arguments: Vec<PathBuf> = std::env::args_os().skip(1).map(PathBuf::from).collect();
     let mut report = Report::start();
     let done = match arguments.as_slice() {
-        [program, examples] => run(&mut report, program, examples),
+        [program, examples] => run(&mut report, program, examples, &[], show),
+        [program, examples, option] if option == Path::new("--fast-path") => {
+            let words = ["--rule-backend=nftables", "--fast-path=offload"];
+            run(&mut report, program, examples, &words, show_fast_path)
+        }
         [program, _, option] if option == Path::new("--switch") => run_switch(&mut report, program),
         [program, examples, option] if option == Path::new("--stay") => {
             stay::run(&report, program, examples)
         }
         _ => {
-            eprintln!("usage: demo PROGRAM EXAMPLES [--switch | --stay]");
+            eprintln!("usage: demo PROGRAM EXAMPLES [--switch | --stay | --fast-path]");
             return ExitCode::from(2);
         }
     };
@@ -53,8 +58,18 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(report: &mut Report, program: &Path, examples: &Path) -> Result<()> {
-    let Node { cluster, manifests, proxy, _servers } = Node::start(report, program, examples, &[])?;
+/// Part of the demo that kube-ipvs runs for.
+type Show = fn(&mut Report, &Path, &Cluster, &Manifests) -> Result<()>;
+
+fn run(
+    report: &mut Report,
+    program: &Path,
+    examples: &Path,
+    words: &[&str],
+    show: Show,
+) -> Result<()> {
+    let Node { cluster, manifests, proxy, _servers } =
+        Node::start(report, program, examples, words)?;
     let shown = show(report, program, &cluster, &manifests);
     if shown.is_err() || !report.all_held() {
         println!("\nkube-ipvs has logged:\n{}", proxy.log()?.trim_end());
@@ -119,6 +134,18 @@ fn show(
     change::under_traffic(report, cluster, manifests)?;
     report.step("what node1 holds now");
     state::print(&cluster.node(1)?.namespace, program)
+}
+
+/// The same with rules in nf_tables, and a flow table.
+fn show_fast_path(
+    report: &mut Report,
+    program: &Path,
+    cluster: &Cluster,
+    manifests: &Manifests,
+) -> Result<()> {
+    report.step("asking every Service 12 times, from the client outside and from a pod");
+    services::ask_all(report, cluster)?;
+    fast_path::show(report, program, cluster, manifests)
 }
 
 /// IPVS itself is for kube-ipvs to load.
