@@ -18,7 +18,7 @@ use plan::flows::FlowTargets;
 use plan::model::{Family, Protocol};
 use rustix::io::Errno;
 
-pub use connection::{Carrier, TrackedConnection, Wanted};
+pub use connection::{TrackedConnection, Wanted};
 use message::{ConntrackEntry, Filter};
 
 /// Most ports that are listed one by one. For each the kernel walks its whole table, which takes

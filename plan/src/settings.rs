@@ -305,8 +305,10 @@ impl Settings {
     /// Returns the local route by which an address is local.
     #[must_use]
     pub fn route_to(&self, address: IpAddr) -> Option<IpNet> {
-        let routes = self.routes(Family::of(address)).into_iter();
-        { routes }.find(|net| net.contains(&address))
+        if !self.is_routed(address) {
+            return None;
+        }
+        self.routes(Family::of(address)).into_iter().find(|net| net.contains(&address))
     }
 
     /// True if a service address is bound, and not only local by a route.

@@ -14,6 +14,7 @@ use std::time::SystemTime;
 use axum::extract::State;
 use plan::kernel_objects::Frontend;
 use plan::model::ServiceName;
+use plan::settings::FastPath;
 use serde::{Deserialize, Serialize};
 
 use super::question::Parameters;
@@ -210,6 +211,16 @@ impl Connection {
     #[must_use]
     pub fn expires(&self) -> Option<u32> {
         self.leading().filter(|_| self.path != Path::Offload).map(|state| state.expires)
+    }
+}
+
+impl From<FastPath> for Path {
+    fn from(path: FastPath) -> Self {
+        match path {
+            FastPath::Off => Self::Ipvs,
+            FastPath::Conntrack => Self::Conntrack,
+            FastPath::Offload => Self::Offload,
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use netlink::{Attribute, DecodeError, attributes};
 use plan::kernel_objects::Frontend;
 use plan::model::{Family, Protocol};
+use plan::settings::FastPath;
 
 use super::message::{self, Filter, HEADER, Tuple};
 use super::{ConntrackClient, Error};
@@ -56,17 +57,6 @@ const SCTP: [&str; 10] = [
     "HEARTBEAT_ACKED",
 ];
 
-/// Part of the kernel that carries a connection's packets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Carrier {
-    /// IPVS translates each.
-    Ipvs,
-    /// Connection tracking translates each.
-    ConnectionTracking,
-    /// The flow table takes them past all hooks, as far as it sees the devices that they come by.
-    FlowTable,
-}
-
 /// A connection whose destination was changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TrackedConnection {
@@ -80,7 +70,8 @@ pub struct TrackedConnection {
     /// State in the kernel's word; of UDP, `REPLIED` or `UNREPLIED`, and `OFFLOAD` where the kernel reports none because the
     /// flow table has the connection.
     pub state: &'static str,
-    pub carrier: Carrier,
+    /// Path of its packets; [`FastPath::Off`]: IPVS carries them.
+    pub path: FastPath,
     /// Number of seconds until it is forgotten, if no packet comes; 0 while the flow table has it.
     pub expires: u32,
     /// Time at which it began, in nanoseconds since 1970, where the kernel notes that
@@ -183,7 +174,7 @@ impl TrackedConnection {
             endpoint: entry.flow.reply_source,
             seen: entry.source,
             state: NO_STATE,
-            carrier: Carrier::Ipvs,
+            path: FastPath::Off,
             expires: 0,
             began: None,
         };
@@ -202,7 +193,7 @@ impl TrackedConnection {
                 _ => {}
             }
         }
-        if connection.carrier == Carrier::FlowTable && connection.state == NO_STATE {
+        if connection.path == FastPath::Offload && connection.state == NO_STATE {
             connection.state = "OFFLOAD";
         }
         Ok(Some(connection))
@@ -212,10 +203,10 @@ impl TrackedConnection {
         if self.protocol == Protocol::Udp {
             self.state = if status & SEEN_REPLY != 0 { "REPLIED" } else { "UNREPLIED" };
         }
-        self.carrier = match status {
-            _ if status & OFFLOADED != 0 => Carrier::FlowTable,
-            _ if status & DESTINATION_TRANSLATED != 0 => Carrier::ConnectionTracking,
-            _ => Carrier::Ipvs,
+        self.path = match status {
+            _ if status & OFFLOADED != 0 => FastPath::Offload,
+            _ if status & DESTINATION_TRANSLATED != 0 => FastPath::Conntrack,
+            _ => FastPath::Off,
         };
     }
 
@@ -302,7 +293,7 @@ mod tests {
             endpoint: "10.244.1.11:8080".parse().unwrap(),
             seen: "192.0.2.1:51000".parse().unwrap(),
             state: "ESTABLISHED",
-            carrier: Carrier::Ipvs,
+            path: FastPath::Off,
             expires: 86_399,
             began: Some(1_700_000_000_000_000_000),
         };
@@ -344,13 +335,11 @@ mod tests {
             3,
         ));
         let connection = connection.as_mut().unwrap().as_mut().unwrap();
-        for (status, carrier) in [
-            (0x18e, Carrier::Ipvs),
-            (0x1ae, Carrier::ConnectionTracking),
-            (0x41ae, Carrier::FlowTable),
-        ] {
+        for (status, path) in
+            [(0x18e, FastPath::Off), (0x1ae, FastPath::Conntrack), (0x41ae, FastPath::Offload)]
+        {
             connection.take_status(status);
-            assert_eq!(connection.carrier, carrier);
+            assert_eq!(connection.path, path);
         }
     }
 

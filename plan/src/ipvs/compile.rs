@@ -177,9 +177,9 @@ impl<'a> Compiler<'a> {
             kind: ClaimKind::Frontend,
         };
         let real_servers = served.real_servers;
-        let needed = Needed { n_real_servers: real_servers.len(), n_led_to: real_servers.len() };
-        let led_to = if self.is_on_fast_path() { needed } else { Needed { n_led_to: 0, ..needed } };
-        if self.take(&frontend, led_to, false, 0) {
+        let n_real_servers = real_servers.len();
+        let n_led_to = if self.is_on_fast_path() { n_real_servers } else { 0 };
+        if self.take(&frontend, Needed { n_real_servers, n_led_to }, false, 0) {
             let origin = self.claim(port.index, frontend, served);
             if let Some(origin) = origin.filter(|_| self.is_on_fast_path()) {
                 self.note_short_circuit_needed(origin, port, frontend, real_servers, false);

@@ -8,7 +8,7 @@ use ipnet::IpNet;
 
 use super::Planner;
 use super::chains::unspecified;
-use crate::claimants::Origin;
+use crate::claimants::{ClaimKind, Origin};
 use crate::endpoints::{Candidate, Decision, EndpointsByPort, Topology};
 use crate::exposure::{selection, source_ranges};
 use crate::hash::{HashMap, HashSet};
@@ -305,9 +305,9 @@ impl Planner {
         numbers: &PortNumbers,
         claim: &Claim,
     ) -> ExplainedFrontend {
-        let policy = match claim.short_circuit_of {
-            Some(_) => TrafficPolicy::Cluster,
-            None => policy_of(service, claim.origin),
+        let policy = match claim.kind {
+            ClaimKind::PromisedShortCircuit => TrafficPolicy::Cluster,
+            ClaimKind::Frontend | ClaimKind::FasterShortCircuit => policy_of(service, claim.origin),
         };
         ExplainedFrontend {
             frontend: claim.frontend,

@@ -12,7 +12,7 @@ use plan::model::{Family, Protocol, ServiceName};
 use super::{Connection, ConnectionState, Path};
 use crate::answers::{FailureAnswer, Reason};
 use kernel::connection_table::{self, TableEntry};
-use kernel::conntrack::{self, Carrier, ConntrackClient, TrackedConnection};
+use kernel::conntrack::{self, ConntrackClient, TrackedConnection};
 
 /// Most connections of connection tracking that are held at once.
 const MOST: usize = 50_000;
@@ -177,7 +177,7 @@ impl Found {
         now: SystemTime,
     ) -> Connection {
         let Self { frontend, client, endpoint, tracked, ipvs } = self;
-        let path = tracked.as_ref().map_or(Path::Ipvs, |tracked| tracked.carrier.into());
+        let path = tracked.as_ref().map_or(Path::Ipvs, |tracked| tracked.path.into());
         Connection {
             service: owners.get(&frontend).map(ToString::to_string),
             protocol: frontend.protocol.name().to_owned(),
@@ -192,16 +192,6 @@ impl Found {
             }),
             ipvs,
             path,
-        }
-    }
-}
-
-impl From<Carrier> for Path {
-    fn from(carrier: Carrier) -> Self {
-        match carrier {
-            Carrier::Ipvs => Self::Ipvs,
-            Carrier::ConnectionTracking => Self::Conntrack,
-            Carrier::FlowTable => Self::Offload,
         }
     }
 }
@@ -221,6 +211,8 @@ fn unread(what: &str, error: &dyn std::fmt::Display) -> FailureAnswer {
 
 #[cfg(test)]
 mod tests {
+    use plan::settings::FastPath;
+
     use super::*;
 
     fn at(text: &str) -> SocketAddr {
@@ -240,7 +232,7 @@ mod tests {
             endpoint: at(endpoint),
             seen: at(seen),
             state: "ESTABLISHED",
-            carrier: Carrier::Ipvs,
+            path: FastPath::Off,
             expires: 86_000,
             began: Some(5_000_000_000),
         }

@@ -4,11 +4,9 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use plan::hash::HashSet;
-use plan::settings::FastPath;
 use plan::trace::{Fate, Source, Step, Trace as Planned, Way};
 
 use super::{Choice, End, MOST_ENDPOINTS, TracedStep, TracedWay};
-use crate::answers::connections::Path;
 
 /// Beginning of the name of an endpoint's chain.
 const OF_ENDPOINT: &str = "KUBE-SEP-";
@@ -111,13 +109,7 @@ fn traced(step: &Step, of: Option<SocketAddr>) -> TracedStep {
             scheduler: server.scheduler.to_string(),
             persistence: server.persistence,
         },
-        Step::LaterPackets { by } => TracedStep::LaterPackets {
-            path: match by {
-                FastPath::Off => Path::Ipvs,
-                FastPath::Conntrack => Path::Conntrack,
-                FastPath::Offload => Path::Offload,
-            },
-        },
+        Step::LaterPackets { by } => TracedStep::LaterPackets { path: (*by).into() },
         Step::Relayed { proxy_port } => TracedStep::Relay { proxy_port: *proxy_port },
     }
 }

@@ -70,7 +70,8 @@ fn obstacle(settings: &Settings, proc_sys: &Path) -> Option<String> {
         );
     }
     sysctl::answers_for_real_servers(proc_sys).then(|| {
-        "net.ipv4.vs.nat_icmp_send is not 0: IPVS would drop answers of connections that it has forgotten. Set it to 0 on the host, and restart kube-ipvs"
+        "net.ipv4.vs.nat_icmp_send is not 0: IPVS would drop answers of connections that it has forgotten. Set it to 0 on \
+         the host, and restart kube-ipvs"
             .to_owned()
     })
 }
