@@ -22,6 +22,7 @@ use plan::settings::{Settings, ShortCircuitNetworks};
 const SETS: &str = include_str!("bed/left_by_kube_proxy/ipset");
 /// The sets of IPv4 that kube-proxy does not have.
 const V4_SETS_OF_OURS: &str = "create KUBE-SHORT-CIRCUIT hash:ip,port family inet
+create KUBE-SHORT-CIRCUIT-LOCAL hash:ip,port family inet
 create KUBE-NO-ENDPOINTS hash:ip,port family inet
 create KUBE-NO-LOCAL-ENDPOINTS hash:ip,port family inet
 ";

@@ -33,8 +33,17 @@ pub enum ClaimKind {
     Frontend,
     /// A short circuit that local clients need to get the endpoints that they are promised.
     PromisedShortCircuit,
-    /// A short circuit of the fast path.
+    /// A short circuit of the fast path, with the endpoints that its frontend has.
     FasterShortCircuit,
+    /// The same beside a promised one, for clients that only this node's endpoints may serve.
+    LocalShortCircuit,
+}
+
+impl ClaimKind {
+    /// True if clients may get other endpoints than they are promised without it.
+    pub(crate) const fn is_promised(self) -> bool {
+        matches!(self, Self::Frontend | Self::PromisedShortCircuit)
+    }
 }
 
 /// The order of claims to a frontend.

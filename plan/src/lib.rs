@@ -61,7 +61,7 @@ pub mod localhost;
 pub mod memory;
 pub mod mode;
 pub mod model;
-mod network;
+pub mod network;
 pub mod op;
 pub mod order;
 pub(crate) mod parts;

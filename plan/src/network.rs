@@ -1,4 +1,6 @@
-//! Networks without parts of them.
+//! Networks without parts of them, and addresses mapped into them.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
@@ -19,10 +21,49 @@ pub(crate) fn without(network: IpNet, excluded: &[IpNet]) -> Vec<IpNet> {
     }
 }
 
+/// An address with its first bits replaced by a network's, as the kernel's `NETMAP` does it. One of another family
+/// stays as it is.
+pub(crate) fn inside(network: IpNet, address: IpAddr) -> IpAddr {
+    match (network, address) {
+        (IpNet::V4(network), IpAddr::V4(address)) => {
+            let host = address.to_bits() & network.hostmask().to_bits();
+            Ipv4Addr::from_bits(network.network().to_bits() | host).into()
+        }
+        (IpNet::V6(network), IpAddr::V6(address)) => {
+            let host = address.to_bits() & network.hostmask().to_bits();
+            Ipv6Addr::from_bits(network.network().to_bits() | host).into()
+        }
+        (_, address) => address,
+    }
+}
+
+/// The same in the other half of the network, which has several addresses.
+#[must_use]
+pub fn in_other_half(network: IpNet, address: IpAddr) -> IpAddr {
+    match (first_bit(network), inside(network, address)) {
+        (IpAddr::V4(bit), IpAddr::V4(address)) => {
+            Ipv4Addr::from_bits(address.to_bits() ^ bit.to_bits()).into()
+        }
+        (IpAddr::V6(bit), IpAddr::V6(address)) => {
+            Ipv6Addr::from_bits(address.to_bits() ^ bit.to_bits()).into()
+        }
+        (_, address) => address,
+    }
+}
+
+/// Returns the first bit of the addresses in a network behind its prefix: its halves differ in that.
+#[must_use]
+pub fn first_bit(network: IpNet) -> IpAddr {
+    let place = u32::from(network.prefix_len()) + 1;
+    match network {
+        IpNet::V4(_) => Ipv4Addr::from_bits(1_u32.rotate_right(place)).into(),
+        IpNet::V6(_) => Ipv6Addr::from_bits(1_u128.rotate_right(place)).into(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use std::net::{IpAddr, Ipv4Addr};
 
     use super::*;
 
@@ -44,6 +85,20 @@ mod tests {
             assert_eq!(found, nets(left), "{network} without {excluded:?}");
         }
         assert_eq!(without("10.96.0.0/12".parse().unwrap(), &nets(&["10.96.0.10/32"])).len(), 20);
+    }
+
+    #[test]
+    fn the_halves_of_a_network_differ_in_the_first_bit_behind_its_prefix() {
+        for (network, address, first, second) in [
+            ("240.0.0.0/4", "203.0.113.5", "251.0.113.5", "243.0.113.5"),
+            ("240.0.0.0/4", "10.96.0.10", "250.96.0.10", "242.96.0.10"),
+            ("feff::/16", "fd00:96::a", "feff:96::a", "feff:8096::a"),
+        ] {
+            let (network, address): (IpNet, IpAddr) =
+                (network.parse().unwrap(), address.parse().unwrap());
+            assert_eq!(inside(network, address), first.parse::<IpAddr>().unwrap());
+            assert_eq!(in_other_half(network, address), second.parse::<IpAddr>().unwrap());
+        }
     }
 
     proptest! {

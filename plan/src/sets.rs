@@ -43,8 +43,10 @@ pub enum SetKind {
     HealthCheckNodePort,
     /// Addresses on `kube-ipvs0`.
     IpvsAddresses,
-    /// Frontends of which the cluster's own clients are led to the short circuit.
+    /// Frontends of which the cluster's own clients, or on the fast path all, are led to the short circuit.
     ShortCircuit,
+    /// Frontends of which the other clients are led to the short circuit with this node's endpoints, on the fast path.
+    LocalShortCircuit,
     /// Frontends whose Service has no endpoints.
     NoEndpoints,
     /// Frontends for this node's endpoints, of which there are none, though there are others.
@@ -75,7 +77,7 @@ pub enum SetType {
 }
 
 /// Every set of a family, in the order in which they are made.
-pub const ALL: [SetKind; 20] = [
+pub const ALL: [SetKind; 21] = [
     SetKind::LoopBack,
     SetKind::ClusterIp,
     SetKind::ExternalIp,
@@ -94,6 +96,7 @@ pub const ALL: [SetKind; 20] = [
     SetKind::HealthCheckNodePort,
     SetKind::IpvsAddresses,
     SetKind::ShortCircuit,
+    SetKind::LocalShortCircuit,
     SetKind::NoEndpoints,
     SetKind::NoLocalEndpoints,
 ];
@@ -140,13 +143,19 @@ impl SetKind {
     /// True if kube-proxy's mode ipvs has it as well.
     #[must_use]
     pub const fn is_of_kube_proxy(self) -> bool {
-        !matches!(self, Self::ShortCircuit | Self::NoEndpoints | Self::NoLocalEndpoints)
+        !matches!(
+            self,
+            Self::ShortCircuit
+                | Self::LocalShortCircuit
+                | Self::NoEndpoints
+                | Self::NoLocalEndpoints
+        )
     }
 
     /// True if its entries lead clients from a frontend to a short circuit.
     #[must_use]
     pub const fn leads_to_short_circuits(self) -> bool {
-        matches!(self, Self::ShortCircuit)
+        matches!(self, Self::ShortCircuit | Self::LocalShortCircuit)
     }
 
     /// True if connections to its entries are not masqueraded that otherwise are: only this node's
@@ -205,6 +214,7 @@ impl SetKind {
             }
             Self::IpvsAddresses => ("KUBE-IPVS-IPS", "KUBE-6-IPVS-IPS"),
             Self::ShortCircuit => ("KUBE-SHORT-CIRCUIT", "KUBE-6-SHORT-CIRCUIT"),
+            Self::LocalShortCircuit => ("KUBE-SHORT-CIRCUIT-LOCAL", "KUBE-6-SHORT-CIRCUIT-LOCAL"),
             Self::NoEndpoints => ("KUBE-NO-ENDPOINTS", "KUBE-6-NO-ENDPOINTS"),
             Self::NoLocalEndpoints => ("KUBE-NO-LOCAL-ENDPOINTS", "KUBE-6-NO-LOCAL-ENDPOINTS"),
         }
@@ -223,6 +233,7 @@ impl SetKind {
             | Self::NodePortSctp
             | Self::NodePortLocalSctp
             | Self::ShortCircuit
+            | Self::LocalShortCircuit
             | Self::NoEndpoints
             | Self::NoLocalEndpoints => SetType::HashAddressPort,
             Self::NodePortTcp
@@ -257,12 +268,12 @@ mod tests {
     fn every_set_has_a_name_of_its_own_that_the_kernel_takes() {
         let mut names: Vec<&str> =
             Family::BOTH.into_iter().flat_map(SetId::all).map(SetId::name).collect();
-        assert_eq!(names.len(), 40);
+        assert_eq!(names.len(), 42);
         assert!(names.iter().all(|name| name.len() <= 31), "{names:?}");
         assert!(names.iter().all(|name| SetId::by_name(name).is_some_and(|s| s.name() == *name)));
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), 40);
+        assert_eq!(names.len(), 42);
     }
 
     #[test]

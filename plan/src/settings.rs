@@ -147,6 +147,9 @@ pub enum NodePortAddresses {
 /// own clients: the same port at another address, the frontend's with the first bits replaced by
 /// this network's. The rules turn one into the other for those clients (`NETMAP`).
 ///
+/// On the fast path all clients are led to short circuits, and such a frontend has a second one, for clients outside: at
+/// the same address in the other half of the network.
+///
 /// Two frontends whose addresses differ in the first bits only would have the same short circuit:
 /// the one with the better claim has it, the other one has none, and an Event says so. So it is if
 /// no host can have the address.
@@ -309,6 +312,13 @@ impl Settings {
             return None;
         }
         self.routes(Family::of(address)).into_iter().find(|net| net.contains(&address))
+    }
+
+    /// Returns the addresses at which a frontend at this one may have short circuits.
+    pub fn short_circuits_of(&self, address: IpAddr) -> impl Iterator<Item = IpAddr> {
+        let networks = self.short_circuit_networks;
+        let local = networks.local_address_for(address).filter(|_| self.has_fast_path());
+        networks.address_for(address).into_iter().chain(local)
     }
 
     /// True if a service address is bound, and not only local by a route.
@@ -474,7 +484,16 @@ impl ShortCircuitNetworks {
     /// no host can have it.
     #[must_use]
     pub fn address_for(&self, address: IpAddr) -> Option<IpAddr> {
-        mapped(address, self.of(Family::of(address))?)
+        let mapped = network::inside(self.of(Family::of(address))?, address);
+        (mapped != address && can_be_bound(mapped)).then_some(mapped)
+    }
+
+    /// An address's short circuit with this node's endpoints, on the fast path; none as for
+    /// [`address_for`](Self::address_for).
+    #[must_use]
+    pub fn local_address_for(&self, address: IpAddr) -> Option<IpAddr> {
+        let mapped = network::in_other_half(self.of(Family::of(address))?, address);
+        (mapped != address && can_be_bound(mapped)).then_some(mapped)
     }
 }
 
@@ -482,22 +501,6 @@ impl ShortCircuitNetworks {
 #[must_use]
 pub fn overlap(one: &IpNet, other: &IpNet) -> bool {
     one.contains(&other.network()) || other.contains(&one.network())
-}
-
-/// An address with its first bits replaced by a network's, as the kernel's `NETMAP` does it.
-fn mapped(address: IpAddr, network: IpNet) -> Option<IpAddr> {
-    let mapped = match (address, network) {
-        (IpAddr::V4(address), IpNet::V4(net)) => {
-            let host = address.to_bits() & net.hostmask().to_bits();
-            IpAddr::V4(Ipv4Addr::from_bits(net.network().to_bits() | host))
-        }
-        (IpAddr::V6(address), IpNet::V6(net)) => {
-            let host = address.to_bits() & net.hostmask().to_bits();
-            IpAddr::V6(Ipv6Addr::from_bits(net.network().to_bits() | host))
-        }
-        _ => return None,
-    };
-    (mapped != address && can_be_bound(mapped)).then_some(mapped)
 }
 
 impl Default for ShortCircuitNetworks {

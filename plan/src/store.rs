@@ -236,10 +236,10 @@ impl Store {
         }
         count_families(&mut self.n_clustered, record.service.as_deref(), Some(&service));
         match &record.service {
-            Some(former) => self.index.remove(former, &settings.short_circuit_networks),
+            Some(former) => self.index.remove(former, settings),
             None => drop(self.names.insert(service.name.clone())),
         }
-        self.index.insert(&service, &settings.short_circuit_networks);
+        self.index.insert(&service, settings);
         let name = service.name.clone();
         self.dirty.push(name.clone());
         record.service = Some(service);
@@ -251,7 +251,7 @@ impl Store {
         let Some(former) = record.service.take() else { return };
         self.names.remove(name);
         count_families(&mut self.n_clustered, Some(&former), None);
-        self.index.remove(&former, &settings.short_circuit_networks);
+        self.index.remove(&former, settings);
         self.dirty.push(name.clone());
         self.count_endpoints(name, settings);
         self.drop_if_empty(name);

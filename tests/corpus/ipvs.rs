@@ -150,10 +150,9 @@ impl State {
         }
     }
 
-    /// Exception: four sets are ours.
+    /// Exception: some sets are ours alone.
     fn without_own_sets(&mut self) {
-        let own = [SetKind::ShortCircuit, SetKind::NoEndpoints, SetKind::NoLocalEndpoints];
-        self.sets.retain(|name, _| !own.contains(&SetId::by_name(name).unwrap().kind));
+        self.sets.retain(|name, _| SetId::by_name(name).unwrap().kind.is_of_kube_proxy());
     }
 
     /// Lines that can be compared.

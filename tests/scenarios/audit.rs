@@ -210,7 +210,7 @@ async fn an_idle_hour_is_drift_checks_and_a_pass_spread_over_every_period() {
     let looks = world.fake.looks();
     assert_eq!(looks.drift_checks - before.drift_checks, 3_600);
     assert_eq!(looks.virtual_servers - before.virtual_servers, 120 * SERVICES);
-    assert_eq!(looks.sets - before.sets, 120 * 20);
+    assert_eq!(looks.sets - before.sets, 120 * plan::sets::ALL.len());
     assert_eq!(looks.addresses - before.addresses, 120);
     let others = [looks.frontends, looks.rule_sets];
     assert_eq!(others, [before.frontends, before.rule_sets]);

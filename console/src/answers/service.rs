@@ -88,7 +88,7 @@ pub struct FrontendState {
     pub traffic_policy: String,
     /// Extent to which hints choose its endpoints.
     pub hints: Hints,
-    /// Frontend whose short circuit it is, for the cluster's own clients on this node.
+    /// Frontend whose short circuit it is: if it has another traffic policy, for clients in the cluster alone.
     pub short_circuit_of: Option<SocketAddr>,
     /// Another Service that has it.
     pub taken_by: Option<String>,

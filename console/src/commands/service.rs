@@ -133,7 +133,7 @@ pub(super) fn kind_text(kind: FrontendKind, short_circuit_of: Option<SocketAddr>
     };
     match short_circuit_of {
         None => text.to_owned(),
-        Some(of) => format!("short circuit of {of} ({text}), for clients in the cluster"),
+        Some(of) => format!("short circuit of {of} ({text})"),
     }
 }
 

@@ -49,15 +49,22 @@ impl Clients {
         }
     }
 
-    /// The clients that a frontend is for. A short circuit is what the cluster's own clients on this
-    /// node are led to.
-    const fn of(frontend: &FrontendState) -> Self {
-        match (frontend.kind, frontend.short_circuit_of) {
-            (FrontendKind::ClusterAddress, _) | (_, Some(_)) => Self::InCluster,
-            (
-                FrontendKind::NodePort | FrontendKind::LoadBalancer | FrontendKind::External,
-                None,
-            ) => Self::Outside,
+    /// The clients that a frontend is for. A short circuit with another policy than its frontend is what the cluster's own
+    /// clients are led to.
+    fn of(frontend: &FrontendState, all: &[FrontendState]) -> Self {
+        let leads_here = |it: &&FrontendState| {
+            it.protocol == frontend.protocol
+                && it.address.map(|address| SocketAddr::new(address, it.port))
+                    == frontend.short_circuit_of
+        };
+        let led = frontend.short_circuit_of.and_then(|_| all.iter().find(leads_here));
+        let is_for_others = led.is_some_and(|it| it.traffic_policy != frontend.traffic_policy);
+        match frontend.kind {
+            FrontendKind::ClusterAddress => Self::InCluster,
+            _ if is_for_others => Self::InCluster,
+            FrontendKind::NodePort | FrontendKind::LoadBalancer | FrontendKind::External => {
+                Self::Outside
+            }
         }
     }
 }
@@ -72,7 +79,9 @@ pub(super) fn write(main: &mut Markup, state: &ServiceState) {
     }
     let clients: Vec<Clients> = Clients::BOTH
         .into_iter()
-        .filter(|it| frontends.iter().any(|frontend| Clients::of(frontend) == *it))
+        .filter(|it| {
+            frontends.iter().any(|frontend| Clients::of(frontend, &state.frontends) == *it)
+        })
         .collect();
     let rows = frontends.len().max(shown.len()).max(clients.len());
     let (width, height) = (WIDTH.to_string(), (TOP + rows * STEP).to_string());
@@ -88,7 +97,10 @@ pub(super) fn write(main: &mut Markup, state: &ServiceState) {
             label(svg, "small", x, 16, text);
         }
         for (index, frontend) in frontends.iter().enumerate() {
-            let of = clients.iter().position(|it| *it == Clients::of(frontend)).unwrap_or_default();
+            let of = clients
+                .iter()
+                .position(|it| *it == Clients::of(frontend, &state.frontends))
+                .unwrap_or_default();
             let from = right(CLIENTS, middle(of, clients.len(), rows));
             let to = (FRONTENDS.0, middle(index, frontends.len(), rows));
             let rate = frontend.traffic.as_ref().map_or(0, |it| it.connections_per_second);

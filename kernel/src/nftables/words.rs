@@ -10,6 +10,7 @@ use nftables::{
 };
 use plan::kernel_objects::{Entry, Frontend};
 use plan::model::{Family, Protocol};
+use plan::network;
 use plan::rule_set::nft::{self, Action, Key, Match, Rule};
 use plan::sets::{SetId, SetType};
 
@@ -306,6 +307,14 @@ impl Translator {
                     to.push(Expression::Immediate { to: register, value });
                 }
                 nat(FIRST, SECOND_OF_16, NatFlags::PREFIX)
+            }
+            Action::MapToOtherHalf(net) => {
+                let base = PayloadBase::Network;
+                to.push(Expression::Payload { base, offset: destination, length, to: FIRST });
+                let other = network::in_other_half(*net, net.network());
+                let of = |address| Data::default().with_address(address);
+                to.push(masked(FIRST, of(net.hostmask()), of(other)));
+                nat(FIRST, FIRST, NatFlags::empty())
             }
             Action::Masquerade { random_fully } => {
                 let flags = if *random_fully { NatFlags::FULLY_RANDOM } else { NatFlags::empty() };

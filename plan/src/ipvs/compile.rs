@@ -34,7 +34,7 @@ use crate::problem::Problem;
 use crate::sets::{SetId, SetKind};
 use crate::settings::Settings;
 use claims::{Claims, Served};
-use short_circuits::NeedsShortCircuit;
+use short_circuits::{Needed, NeededShortCircuit};
 
 /// Result of compiling a Service.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -58,7 +58,7 @@ pub fn compile(exposure: &Exposure<'_>, facts: &NodeFacts, settings: &Settings) 
         settings,
         budget: exposure.budget.clone(),
         claims: Claims::new(service.created, server),
-        in_need: BTreeMap::new(),
+        needed: BTreeMap::new(),
         on_full_path: BTreeSet::new(),
         addresses: Vec::new(),
         entries: Vec::new(),
@@ -76,8 +76,8 @@ struct Compiler<'a> {
     settings: &'a Settings,
     budget: Budget<'a>,
     claims: Claims,
-    in_need: BTreeMap<Frontend, NeedsShortCircuit>,
-    /// Frontends for whose short circuits there is no room.
+    needed: BTreeMap<(ClaimKind, Frontend), NeededShortCircuit>,
+    /// Frontends for whose short circuits there is no room, but for promised ones.
     on_full_path: BTreeSet<Frontend>,
     addresses: Vec<IpAddr>,
     entries: Vec<(SetId, Entry)>,
@@ -177,13 +177,11 @@ impl<'a> Compiler<'a> {
             kind: ClaimKind::Frontend,
         };
         let real_servers = served.real_servers;
-        let n_real_servers = real_servers.len();
-        let n_led_to = if self.is_on_fast_path() { n_real_servers } else { 0 };
-        if self.take(&frontend, Needed { n_real_servers, n_led_to }, false, 0) {
-            let origin = self.claim(port.index, frontend, served);
-            if let Some(origin) = origin.filter(|_| self.is_on_fast_path()) {
-                self.note_short_circuit_needed(origin, port, frontend, real_servers, false);
-            }
+        let needed = self.needed_at_cluster_address(real_servers);
+        if self.take(&frontend, real_servers.len(), &needed, 0)
+            && let Some(origin) = self.claim(port.index, frontend, served)
+        {
+            self.note_short_circuits(origin, port, frontend, &needed, false);
         }
     }
 
@@ -292,8 +290,8 @@ impl<'a> Compiler<'a> {
         let served_for = self.claim(port.index, frontend, served);
         // One that is its cluster address as well has what the policy for that promises.
         if let Some(origin) = served_for.filter(|it| *it != Origin::ClusterAddress) {
-            let led_to = &choice.cluster;
-            self.note_short_circuit_needed(origin, port, frontend, led_to, is_restricted);
+            let needed = self.needed_outside(choice);
+            self.note_short_circuits(origin, port, frontend, &needed, is_restricted);
         }
     }
 
@@ -332,40 +330,40 @@ impl<'a> Compiler<'a> {
 
     /// True if the limits leave room for a frontend for clients outside the cluster.
     fn admit(&mut self, frontend: &Frontend, choice: &EndpointChoice, n_ranges: usize) -> bool {
-        let is_promised = self.service.is_external_policy_local();
-        let n_real_servers = real_servers(choice, is_promised).len();
-        let needed = Needed { n_real_servers, n_led_to: choice.cluster.len() };
-        self.take(frontend, needed, is_promised, n_ranges)
+        let local = self.service.is_external_policy_local();
+        let needed = self.needed_outside(choice);
+        self.take(frontend, real_servers(choice, local).len(), &needed, n_ranges)
     }
 
-    /// Takes room for a frontend and the short circuit that it may have. Without room for one that is not promised, the
+    /// Takes room for a frontend and the short circuits that it may have. Without room for those that are not promised, the
     /// frontend goes without, on the full path. Returns false if there is no room for the frontend.
     fn take(
         &mut self,
         frontend: &Frontend,
-        needed: Needed,
-        is_promised: bool,
+        n_real_servers: usize,
+        needed: &Needed<'_>,
         n_ranges: usize,
     ) -> bool {
-        let Needed { n_real_servers, n_led_to } = needed;
-        let ranges = (set(SetKind::LoadBalancerSourceCidr, frontend.family()), n_ranges);
-        let may_have_one = n_led_to > 0 && self.short_circuit(frontend).is_some();
-        let fits = is_promised || self.budget.has_room(2, n_real_servers + n_led_to);
-        if may_have_one && fits {
-            return self.budget.take_frontend(2, n_real_servers + n_led_to, ranges);
+        let (mut promised, mut all) = ((1, n_real_servers), (1, n_real_servers));
+        for (kind, real_servers) in needed.iter().flatten() {
+            if self.short_circuit(frontend, *kind).is_some() {
+                let counted = [Some(&mut all), kind.is_promised().then_some(&mut promised)];
+                for (n_frontends, n_real_servers) in counted.into_iter().flatten() {
+                    *n_frontends += 1;
+                    *n_real_servers += real_servers.len();
+                }
+            }
         }
-        if may_have_one {
+        let (n_frontends, n_real_servers) = if all == promised || self.budget.has_room(all.0, all.1)
+        {
+            all
+        } else {
             self.on_full_path.insert(*frontend);
-        }
-        self.budget.take_frontend(1, n_real_servers, ranges)
+            promised
+        };
+        let ranges = (set(SetKind::LoadBalancerSourceCidr, frontend.family()), n_ranges);
+        self.budget.take_frontend(n_frontends, n_real_servers, ranges)
     }
-}
-
-/// Numbers of real servers of a frontend and of its short circuit.
-#[derive(Clone, Copy)]
-struct Needed {
-    n_real_servers: usize,
-    n_led_to: usize,
 }
 
 /// Returns how a Service's virtual servers balance: as it chose, as far as operator and kernel

@@ -10,7 +10,7 @@ mod counted;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
-use crate::claimants::{ClaimKind, ClaimRank, Claimants, Claimed, Withdrawn};
+use crate::claimants::{ClaimRank, Claimants, Claimed, Withdrawn};
 use crate::hash::HashMap;
 use crate::ipvs::fragment::{Claim, Fragment};
 use crate::kernel_objects::{Entry, Frontend, RealServer};
@@ -96,12 +96,13 @@ impl Desired {
     }
 
     /// Returns the sockets that a flow to a frontend, as clients see it, may lead to: its real
-    /// servers and those of its short circuit. None: no Service has the frontend.
+    /// servers and those of its short circuits. None: no Service has the frontend.
     #[must_use]
     pub fn flow_targets(&self, frontend: &Frontend) -> Option<impl Iterator<Item = SocketAddr>> {
         let owner = self.claimants.owner(frontend)?;
         let fragment = self.fragments.get(owner)?;
-        let claims = fragment.claim(frontend).into_iter().chain(fragment.short_circuit(frontend));
+        let short_circuits = fragment.short_circuits_of(frontend);
+        let claims = fragment.claim(frontend).into_iter().chain(short_circuits);
         Some(claims.flat_map(|claim| claim.real_servers.iter()).map(RealServer::socket))
     }
 
@@ -210,7 +211,7 @@ impl Desired {
         let fragment = self.fragments.get(service);
         let lacking = self.claimants.lacked_by(service);
         let claims = lacking.filter_map(move |frontend| fragment?.claim(frontend));
-        claims.filter(|claim| claim.kind != ClaimKind::FasterShortCircuit)
+        claims.filter(|claim| claim.kind.is_promised())
     }
 
     /// The claim by which a Service has a frontend.
@@ -308,17 +309,16 @@ impl Desired {
     }
 
     /// Returns what a Service has by owning what it claims here: the claim's entries, a short
-    /// circuit's address, and the entry that leads from a frontend to its short circuit, which
-    /// takes owning both.
+    /// circuit's address, and the entries that lead from a frontend to a short circuit, which take owning both.
     fn held(&self, service: &ServiceName, fragment: &Fragment, claim: &Claim) -> Held {
         let owns = |frontend: &Frontend| self.claimants.owner(frontend) == Some(service);
         let mut entries = claim.entries.to_vec();
         if claim.short_circuit_of.as_ref().is_some_and(owns) {
             entries.extend(claim.leading_entry());
         }
-        let short_circuit = fragment.short_circuit(&claim.frontend);
-        let short_circuit = short_circuit.filter(|short_circuit| owns(&short_circuit.frontend));
-        entries.extend(short_circuit.and_then(Claim::leading_entry));
+        let short_circuits = fragment.short_circuits_of(&claim.frontend);
+        let owned = short_circuits.filter(|short_circuit| owns(&short_circuit.frontend));
+        entries.extend(owned.filter_map(Claim::leading_entry));
         Held { entries, address: claim.bound() }
     }
 

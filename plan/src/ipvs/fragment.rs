@@ -15,7 +15,7 @@ pub struct Fragment {
     pub drain_deadline_seconds: Option<u32>,
     /// Its virtual servers, in the order of their frontends.
     pub claims: Vec<Claim>,
-    /// Frontends of its claims that have a short circuit, in order, each with the short circuit's.
+    /// Frontends of its claims that have short circuits, in order, with each of these.
     pub short_circuits: Box<[(Frontend, Frontend)]>,
     /// Its addresses on `kube-ipvs0`, without those of short circuits.
     pub addresses: Vec<IpAddr>,
@@ -91,11 +91,12 @@ impl Fragment {
         self.claims.get(at)
     }
 
-    /// The claim to the short circuit of a frontend.
-    #[must_use]
-    pub fn short_circuit(&self, frontend: &Frontend) -> Option<&Claim> {
-        let at = self.short_circuits.binary_search_by_key(frontend, |(of, _)| *of).ok()?;
-        self.claim(&self.short_circuits.get(at)?.1)
+    /// The claims to the short circuits of a frontend.
+    pub fn short_circuits_of(&self, frontend: &Frontend) -> impl Iterator<Item = &Claim> {
+        let from = self.short_circuits.partition_point(|(of, _)| of < frontend);
+        let at_most = self.short_circuits.get(from..).unwrap_or_default().iter();
+        let found = at_most.take_while(move |(of, _)| of == frontend);
+        found.filter_map(|(_, short_circuit)| self.claim(short_circuit))
     }
 
     /// Returns the approximate number of operations that it takes to make all of it.
@@ -123,9 +124,9 @@ impl ClaimClass {
     pub(crate) const FIRST: Self =
         Self { origin: Origin::ClusterAddress, kind: ClaimKind::Frontend };
     pub(crate) const LAST: Self =
-        Self { origin: Origin::External, kind: ClaimKind::FasterShortCircuit };
+        Self { origin: Origin::External, kind: ClaimKind::LocalShortCircuit };
     /// Upper bound of the number of classes.
-    pub(crate) const COUNT: usize = 12;
+    pub(crate) const COUNT: usize = 16;
 
     /// The class of claims for a reason, but for those to short circuits.
     pub(crate) const fn of_origin(origin: Origin) -> Self {
@@ -143,12 +144,15 @@ impl Claim {
         1 + self.entries.len() + self.real_servers.len()
     }
 
-    /// The entry that leads the cluster's own clients to a short circuit.
+    /// The entry that leads clients to a short circuit.
     #[must_use]
     pub fn leading_entry(&self) -> Option<(SetId, Entry)> {
         let frontend = self.short_circuit_of?;
-        let set = SetId { kind: SetKind::ShortCircuit, family: frontend.family() };
-        Some((set, Entry::AddressPort(frontend)))
+        let kind = match self.kind {
+            ClaimKind::LocalShortCircuit => SetKind::LocalShortCircuit,
+            _ => SetKind::ShortCircuit,
+        };
+        Some((SetId { kind, family: frontend.family() }, Entry::AddressPort(frontend)))
     }
 
     /// The address that is on `kube-ipvs0` while the Service has this: a short circuit's, unless a

@@ -307,7 +307,9 @@ impl Planner {
     ) -> ExplainedFrontend {
         let policy = match claim.kind {
             ClaimKind::PromisedShortCircuit => TrafficPolicy::Cluster,
-            ClaimKind::Frontend | ClaimKind::FasterShortCircuit => policy_of(service, claim.origin),
+            ClaimKind::Frontend | ClaimKind::FasterShortCircuit | ClaimKind::LocalShortCircuit => {
+                policy_of(service, claim.origin)
+            }
         };
         ExplainedFrontend {
             frontend: claim.frontend,

@@ -104,8 +104,11 @@ impl Planner {
     pub fn led_to(&self, set: SetId, entry: &Entry) -> Option<Frontend> {
         let Entry::AddressPort(frontend) = entry else { return None };
         let networks = self.settings.short_circuit_networks;
-        let address = networks.address_for(frontend.address);
-        let address = address.filter(|_| set.kind == SetKind::ShortCircuit)?;
+        let address = match set.kind {
+            SetKind::ShortCircuit => networks.address_for(frontend.address)?,
+            SetKind::LocalShortCircuit => networks.local_address_for(frontend.address)?,
+            _ => return None,
+        };
         Some(Frontend { address, ..*frontend })
     }
 
@@ -155,8 +158,8 @@ impl Planner {
     /// Desired entries that lead to a short circuit with one of these subjects. Walks them all.
     #[must_use]
     pub fn leading_to(&self, subjects: &HashSet<Subject>) -> Vec<(SetId, Entry)> {
-        let kind = SetKind::ShortCircuit;
-        let sets = self.settings.families.iter().map(|family| SetId { kind, family: *family });
+        let sets = self.settings.families.iter().flat_map(|family| SetId::all(*family));
+        let sets = sets.filter(|set| set.kind.leads_to_short_circuits());
         let entries =
             sets.flat_map(|set| self.desired.entries(set).map(move |entry| (set, *entry)));
         let routes: Vec<&IpNet> = { subjects.iter() }

@@ -91,6 +91,9 @@ const fn comment(kind: SetKind) -> &'static str {
         SetKind::ShortCircuit => {
             "Kubernetes service external ip + port of which clients in the cluster get all endpoints"
         }
+        SetKind::LocalShortCircuit => {
+            "Kubernetes service external ip + port of which other clients get local endpoints"
+        }
         SetKind::NoEndpoints => "Kubernetes service ip + port without endpoints",
         SetKind::NoLocalEndpoints => "Kubernetes service ip + port without endpoints on this node",
     }

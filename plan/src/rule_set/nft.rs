@@ -302,6 +302,8 @@ impl Writer<'_> {
             rules.push(to(SetKind::ShortCircuit, Action::Jump(short_circuit)));
             rules.push(to(SetKind::NoLocalEndpoints, Action::Drop));
         }
+        let led = self.fast_path().map(Action::MapToOtherHalf);
+        rules.extend(led.map(|led| to(SetKind::LocalShortCircuit, led)));
         rules.push(Rule::new([], Action::KeepDestination));
         rules
     }
@@ -313,12 +315,16 @@ impl Writer<'_> {
 
     /// Leads to IPVS: on the fast path to the frontend's short circuit, by a translation that connection tracking goes on with.
     fn to_any_endpoint(&self) -> Vec<Rule> {
-        let is_off = self.settings.fast_path == FastPath::Off;
-        let network = self.settings.short_circuit_network.filter(|_| !is_off);
-        let led = network.map(|network| {
+        let led = self.fast_path().map(|network| {
             Rule::new([self.frontend(SetKind::ShortCircuit)], Action::MapDestination(network))
         });
         led.into_iter().chain([Rule::new([], Action::KeepDestination)]).collect()
+    }
+
+    /// The network of short circuits that all clients are led to.
+    fn fast_path(&self) -> Option<IpNet> {
+        let is_off = self.settings.fast_path == FastPath::Off;
+        self.settings.short_circuit_network.filter(|_| !is_off)
     }
 
     /// Moves connections that were led to short circuits to the flow table. An answer must not do it: a policy that drops

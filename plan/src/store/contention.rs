@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use crate::hash::{HashMap, HashSet};
 use crate::kernel_objects::Frontend;
 use crate::model::{Family, Protocol, Service, ServiceName};
-use crate::settings::{Settings, ShortCircuitNetworks};
+use crate::settings::Settings;
 
 /// The Services that may claim what another one of these claims too, and perhaps some more. Walks
 /// all of them.
@@ -20,9 +20,7 @@ pub(super) fn contending<'a>(
     for service in services.clone() {
         let name = &service.name;
         // What is behind the limit is not claimed.
-        for frontend in
-            frontends(service, &settings.short_circuit_networks).take(settings.limits.frontends)
-        {
+        for frontend in frontends(service, settings).take(settings.limits.frontends) {
             let first = *claimed.entry(frontend).or_insert(name);
             if first != name {
                 contending.extend([first, name]);
@@ -53,14 +51,17 @@ fn outer_addresses(service: &Service) -> impl Iterator<Item = IpAddr> {
 }
 
 /// All but node ports, with short circuits.
-fn frontends(service: &Service, networks: &ShortCircuitNetworks) -> impl Iterator<Item = Frontend> {
-    let is_short_circuited = service.is_external_policy_local();
+fn frontends(service: &Service, settings: &Settings) -> impl Iterator<Item = Frontend> {
+    let has_fast_path = settings.has_fast_path();
+    let has_short_circuits = has_fast_path || service.is_external_policy_local();
     let cluster = Family::BOTH.into_iter().filter_map(|family| service.cluster_address(family));
-    let outer = outer_addresses(service).flat_map(move |address| {
-        let short_circuit = networks.address_for(address).filter(|_| is_short_circuited);
-        [address].into_iter().chain(short_circuit)
+    let cluster = cluster.map(move |address| (address, has_fast_path));
+    let outer = outer_addresses(service).map(move |address| (address, has_short_circuits));
+    let addresses = cluster.chain(outer).flat_map(|(address, has_short_circuits)| {
+        let short_circuits =
+            settings.short_circuits_of(address).filter(move |_| has_short_circuits);
+        [address].into_iter().chain(short_circuits)
     });
-    let addresses = cluster.chain(outer);
     addresses.flat_map(|address| {
         service.ports.iter().map(move |port| Frontend {
             address,

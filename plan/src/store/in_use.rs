@@ -126,10 +126,10 @@ impl Store {
     /// Returns the Services that have an address, or would have a short circuit there.
     fn depending_on(&self, address: IpAddr, settings: &Settings) -> Vec<ServiceName> {
         let mut services: Vec<ServiceName> = self.index.with_address(address).cloned().collect();
-        let (networks, family) = (settings.short_circuit_networks, Family::of(address));
+        let family = Family::of(address);
         let mut node_ports = self.facts.node_port_addresses(family);
-        if networks.around(address).is_some()
-            && node_ports.any(|own| networks.address_for(own) == Some(address))
+        if settings.short_circuit_networks.around(address).is_some()
+            && node_ports.any(|own| settings.short_circuits_of(own).any(|it| it == address))
         {
             services.extend(self.index.with_node_ports(family).cloned());
         }

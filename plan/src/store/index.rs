@@ -9,13 +9,13 @@ use ipnet::IpNet;
 use crate::hash::HashMap;
 use crate::model::{Family, Service, ServiceName};
 use crate::scheduler::SchedulerName;
-use crate::settings::ShortCircuitNetworks;
+use crate::settings::Settings;
 
 /// Services by what they depend on.
 #[derive(Debug, Default)]
 pub(super) struct Index {
-    /// External and load-balancer addresses: those that are the node's own are not bound. Their
-    /// short circuits: those that are the node's own are no short circuits.
+    /// External and load-balancer addresses: those that are the node's own are not bound. Addresses of
+    /// short circuits: those that are in use are no short circuits.
     by_address: BTreeMap<IpAddr, BTreeSet<ServiceName>>,
     node_ports_v4: BTreeSet<ServiceName>,
     node_ports_v6: BTreeSet<ServiceName>,
@@ -25,8 +25,8 @@ pub(super) struct Index {
 }
 
 impl Index {
-    pub(super) fn insert(&mut self, service: &Service, networks: &ShortCircuitNetworks) {
-        for address in outer_addresses(service, networks) {
+    pub(super) fn insert(&mut self, service: &Service, settings: &Settings) {
+        for address in addresses(service, settings) {
             self.by_address.entry(address).or_default().insert(service.name.clone());
         }
         for family in node_port_families(service) {
@@ -44,8 +44,8 @@ impl Index {
     }
 
     /// Takes out what was put in for exactly this object.
-    pub(super) fn remove(&mut self, service: &Service, networks: &ShortCircuitNetworks) {
-        for address in outer_addresses(service, networks) {
+    pub(super) fn remove(&mut self, service: &Service, settings: &Settings) {
+        for address in addresses(service, settings) {
             if let Some(services) = self.by_address.get_mut(&address) {
                 services.remove(&service.name);
                 if services.is_empty() {
@@ -109,12 +109,13 @@ fn chosen_scheduler(service: &Service) -> Option<&SchedulerName> {
     service.overrides.as_ref()?.scheduler.as_ref()
 }
 
-fn outer_addresses(
-    service: &Service,
-    networks: &ShortCircuitNetworks,
-) -> impl Iterator<Item = IpAddr> {
+/// Returns the addresses outside, and those of short circuits. Only on the fast path, cluster addresses have some.
+fn addresses(service: &Service, settings: &Settings) -> impl Iterator<Item = IpAddr> {
     let outer = service.external.iter().chain(&service.load_balancer).copied();
-    outer.flat_map(|address| [address].into_iter().chain(networks.address_for(address)))
+    let outer = outer.flat_map(|it| [it].into_iter().chain(settings.short_circuits_of(it)));
+    let cluster = Family::BOTH.into_iter().filter_map(|family| service.cluster_address(family));
+    let cluster = cluster.filter(|_| settings.has_fast_path());
+    outer.chain(cluster.filter_map(|it| settings.short_circuit_networks.address_for(it)))
 }
 
 fn node_port_families(service: &Service) -> impl Iterator<Item = Family> {

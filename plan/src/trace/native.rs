@@ -68,6 +68,7 @@ fn target(action: &Action) -> Target {
         // It ends all rules of nat, as accepting ends those of a table of iptables.
         Action::KeepDestination => Target::Accept,
         Action::MapDestination(net) => Target::TranslateInto(*net),
+        Action::MapToOtherHalf(net) => Target::TranslateIntoOtherHalf(*net),
         Action::Masquerade { .. } => Target::Masquerade,
         Action::Offload => Target::Aside,
         Action::RejectWithReset => Target::Reject("tcp-reset".to_owned()),

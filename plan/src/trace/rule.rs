@@ -102,6 +102,8 @@ pub(super) enum Target {
     Aside,
     TranslateTo(SocketAddr),
     TranslateInto(IpNet),
+    /// The same, and in the other half of the network.
+    TranslateIntoOtherHalf(IpNet),
     /// A chain, from which a packet comes back behind this rule.
     Chain(String),
     /// A chain, from which it comes back as from this one.

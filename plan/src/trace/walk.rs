@@ -4,15 +4,14 @@
 //! net/netfilter/ipvs/ip_vs_core.c), where rules of nat come before IPVS. What IPVS sends on passes
 //! OUTPUT again, with the endpoint as its destination.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-
-use ipnet::IpNet;
 
 use super::planned::{Looked, Planned};
 use super::rule::{Condition, Extent, Match, Side, State, Target, UnreadableRule};
 use super::{Fate, Hook, Origin, Packet, Source, Step, Way, frontend};
 use crate::kernel_objects::{Entry, RealServer};
+use crate::network;
 use crate::rule_set::Table;
 use crate::sets::SetId;
 use crate::virtual_server::DesiredFrontend;
@@ -426,8 +425,11 @@ fn decide(mut walker: Walker, target: &Target) -> (Walker, Verdict) {
             Verdict::Accepted
         }
         Target::TranslateInto(network) => {
-            let address = inside(*network, walker.destination.ip());
-            walker.translate(SocketAddr::new(address, walker.destination.port()));
+            walker.translate_address(network::inside(*network, walker.destination.ip()));
+            Verdict::Accepted
+        }
+        Target::TranslateIntoOtherHalf(network) => {
+            walker.translate_address(network::in_other_half(*network, walker.destination.ip()));
             Verdict::Accepted
         }
         Target::Accept
@@ -441,26 +443,13 @@ fn decide(mut walker: Walker, target: &Target) -> (Walker, Verdict) {
 }
 
 impl Walker {
+    fn translate_address(&mut self, to: IpAddr) {
+        self.translate(SocketAddr::new(to, self.destination.port()));
+    }
+
     fn translate(&mut self, to: SocketAddr) {
         self.destination = to;
         self.is_translated = true;
         self.steps.push(Step::Translated { to });
-    }
-}
-
-/// Returns the address with the network's prefix, and its own bits behind that.
-fn inside(network: IpNet, address: IpAddr) -> IpAddr {
-    match (network, address) {
-        (IpNet::V4(network), IpAddr::V4(address)) => {
-            let host = network.hostmask().to_bits();
-            let bits = (network.network().to_bits() & !host) | (address.to_bits() & host);
-            IpAddr::V4(Ipv4Addr::from_bits(bits))
-        }
-        (IpNet::V6(network), IpAddr::V6(address)) => {
-            let host = network.hostmask().to_bits();
-            let bits = (network.network().to_bits() & !host) | (address.to_bits() & host);
-            IpAddr::V6(Ipv6Addr::from_bits(bits))
-        }
-        (_, address) => address,
     }
 }

@@ -268,6 +268,33 @@ fn a_short_circuit_that_is_promised_comes_before_one_that_is_faster() {
     }
 }
 
+/// On the fast path, clients outside are led to a short circuit with this node's endpoints, and those in the cluster to one
+/// with all.
+#[test]
+fn on_the_fast_path_a_frontend_of_policy_local_has_two_short_circuits() {
+    let settings = Settings {
+        rule_form: RuleForm::Nftables,
+        fast_path: FastPath::Conntrack,
+        ..Settings::new(THIS)
+    };
+    let mut web = with(CLUSTER, LOCAL, true);
+    web.load_balancer = ips(&["203.0.113.5"]);
+    let mut node = Node::new(settings);
+    node.run([sliced(&slice("web-1", "web", &ONE_HERE)), applied(&web)]);
+    let led = ["203.0.113.5,tcp:80".to_owned()];
+    assert!(node.set("KUBE-SHORT-CIRCUIT").is_superset(&led.clone().into()));
+    assert_eq!(node.set("KUBE-SHORT-CIRCUIT-LOCAL"), led.into());
+    let all = node.real_servers("TCP 251.0.113.5:80").unwrap();
+    let here = node.real_servers("TCP 243.0.113.5:80").unwrap();
+    assert_eq!(node.real_servers("TCP 203.0.113.5:80").unwrap(), here);
+    assert!(all.contains(&here) && all != here, "{all}; {here}");
+    // Without endpoints here, clients outside are not answered, and those in the cluster are.
+    node.run([sliced(&slice("web-1", "web", &NONE_HERE))]);
+    assert_eq!(node.set("KUBE-SHORT-CIRCUIT-LOCAL"), [].into());
+    assert!(node.set("KUBE-SHORT-CIRCUIT").is_superset(&["203.0.113.5,tcp:80".to_owned()].into()));
+    assert_eq!(node.set("KUBE-NO-LOCAL-ENDPOINTS"), ["203.0.113.5,tcp:80".to_owned()].into());
+}
+
 /// The same of one Service with both addresses.
 #[test]
 fn two_frontends_of_one_service_have_one_short_circuit_between_them() {

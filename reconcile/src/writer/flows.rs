@@ -256,10 +256,10 @@ fn seen_by_clients(frontend: Frontend, planner: &Planner) -> Frontend {
     claim.and_then(|claim| claim.short_circuit_of).unwrap_or(frontend)
 }
 
-/// True if a retry is pending for a frontend's virtual server, or for its short circuit's.
+/// True if a retry is pending for a frontend's virtual server, or for one of its short circuits.
 fn is_pending(frontend: &Frontend, planner: &Planner, retry_queue: &RetryQueue) -> bool {
     let is_pending = |frontend| retry_queue.contains(&Subject::VirtualServer(frontend));
-    let (networks, address) = (planner.settings().short_circuit_networks, frontend.address);
-    let mut addresses = [address].into_iter().chain(networks.address_for(address));
+    let address = frontend.address;
+    let mut addresses = [address].into_iter().chain(planner.settings().short_circuits_of(address));
     addresses.any(|address| is_pending(Frontend { address, ..*frontend }))
 }

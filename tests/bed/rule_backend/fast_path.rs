@@ -110,6 +110,53 @@ fn packets_of_connections_that_go_on_meet_no_hook() {
     }
 }
 
+/// With `externalTrafficPolicy: Local`, clients outside have a short circuit of their own: this node's endpoints see their
+/// addresses.
+#[test]
+fn clients_of_both_policies_are_on_the_fast_path_at_one_frontend() {
+    let bed = Bed::new();
+    let mut near = web(&bed);
+    near.more.push("externalTrafficPolicy: Local".to_owned());
+    bed.manifests.apply(&near).unwrap();
+    let _proxy = bed.start(&["--cluster-cidr", CLUSTER, NFTABLES, OFFLOAD]);
+    let offloads = offloads(&bed);
+    let forwarded = Forwarded::begin(&bed);
+    let (outside, pod) = (bed.client(), &bed.pod(1, 2).namespace);
+    let outer = &FRONTENDS[2..];
+    for protocol in [Protocol::Tcp, Protocol::Udp] {
+        for (address, port) in outer {
+            let question = Question::new(protocol, (ip(address), *port));
+            let seen = bed::ask(outside, question).unwrap().seen_source.ip();
+            let own = if address.contains(':') { "fd00:192::100" } else { "192.168.0.100" };
+            assert_eq!(seen, ip(own), "{protocol} {address}");
+            let mut servers = Vec::new();
+            for from in [outside, outside, pod, pod] {
+                let mut connection = Connection::open(from, question).unwrap();
+                say(&mut connection, 4);
+                let before = forwarded.count();
+                servers.push(say(&mut connection, 20));
+                let passed = forwarded.count() - before;
+                let is_past = if offloads { passed <= 2 } else { passed >= 40 };
+                assert!(is_past, "{protocol} {} {address}: {passed}", from.name());
+            }
+            servers[2..].sort();
+            assert_eq!(servers, ["pod1-1", "pod1-1", "pod1-1", "pod2-1"], "{protocol} {address}");
+        }
+    }
+    let mut far = near.clone();
+    far.endpoints.retain(|it| it.node != "node1");
+    bed.manifests.apply(&far).unwrap();
+    let question = Question::tcp((ip(outer[0].0), NODE_PORT)).within(Duration::from_secs(1));
+    bed.wait_until("clients outside are not answered", || {
+        bed::ask(outside, question) == Err(Refusal::Timeout)
+    });
+    assert_eq!(bed::ask(pod, question).map(|it| it.server), Ok("pod2-1".to_owned()));
+    bed.manifests.apply(&near).unwrap();
+    bed.wait_until("they are again", || {
+        bed::ask(outside, question).is_ok_and(|it| it.server == "pod1-1")
+    });
+}
+
 #[test]
 fn a_change_of_the_path_and_back_costs_no_client_anything() {
     let loaded = Loaded::new();

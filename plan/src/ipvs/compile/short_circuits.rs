@@ -6,59 +6,78 @@ use std::sync::Arc;
 use super::claims::Served;
 use super::{Compiler, set};
 use crate::claimants::{ClaimKind, Origin};
+use crate::endpoints::EndpointChoice;
 use crate::exposure::{Addresses, PortExposure};
 use crate::kernel_objects::{Entry, Frontend, RealServer};
 use crate::model::Family;
 use crate::problem::Problem;
 use crate::sets::SetKind;
 
-/// A frontend that is to have a short circuit.
-pub(super) struct NeedsShortCircuit {
+/// Short circuits that a frontend is to have, each with its real servers: none without any, since everybody is refused at
+/// the frontend itself then.
+pub(super) type Needed<'e> = [Option<(ClaimKind, &'e Arc<[RealServer]>)>; 2];
+
+/// A short circuit that a frontend is to have.
+pub(super) struct NeededShortCircuit {
     origin: Origin,
     /// The index of the service port that claims it.
     index: usize,
-    /// Real servers of the short circuit.
     real_servers: Arc<[RealServer]>,
-    /// Promised if local clients get other endpoints than the frontend itself has.
-    kind: ClaimKind,
     /// True if the source ranges count.
     is_restricted: bool,
 }
 
 impl Compiler<'_> {
-    /// Takes note of a frontend, clients of which are led to these real servers. Without any, everybody is refused at the
-    /// frontend itself.
-    pub(super) fn note_short_circuit_needed(
+    /// Returns what a cluster address needs, which has these real servers.
+    pub(super) fn needed_at_cluster_address<'e>(
+        &self,
+        real_servers: &'e Arc<[RealServer]>,
+    ) -> Needed<'e> {
+        let is_needed = self.is_on_fast_path() && !real_servers.is_empty();
+        [is_needed.then_some((ClaimKind::FasterShortCircuit, real_servers)), None]
+    }
+
+    /// Returns what a frontend for clients outside the cluster needs.
+    pub(super) fn needed_outside<'e>(&self, choice: &'e EndpointChoice) -> Needed<'e> {
+        let some = |kind, real_servers: &'e Arc<[RealServer]>| {
+            (!real_servers.is_empty()).then_some((kind, real_servers))
+        };
+        match (self.service.is_external_policy_local(), self.is_on_fast_path()) {
+            (false, false) => [None, None],
+            (false, true) => [some(ClaimKind::FasterShortCircuit, &choice.cluster), None],
+            (true, false) => [some(ClaimKind::PromisedShortCircuit, &choice.cluster), None],
+            (true, true) => [
+                some(ClaimKind::PromisedShortCircuit, &choice.cluster),
+                some(ClaimKind::LocalShortCircuit, &choice.local),
+            ],
+        }
+    }
+
+    /// Takes note of the short circuits that a frontend is to have.
+    pub(super) fn note_short_circuits(
         &mut self,
         origin: Origin,
         port: &PortExposure<'_>,
         frontend: Frontend,
-        real_servers: &Arc<[RealServer]>,
+        needed: &Needed<'_>,
         is_restricted: bool,
     ) {
-        let are_there_short_circuits =
-            self.settings.short_circuit_networks.of(frontend.family()).is_some();
-        let is_needed = self.leads_to_short_circuits() && are_there_short_circuits;
-        if !is_needed || real_servers.is_empty() || self.on_full_path.contains(&frontend) {
-            return;
+        for (kind, real_servers) in needed.iter().flatten() {
+            let networks = self.settings.short_circuit_networks;
+            let is_there = networks.of(frontend.family()).is_some();
+            let is_possible = kind.is_promised() || !self.on_full_path.contains(&frontend);
+            if !is_there || !is_possible {
+                continue;
+            }
+            let new = || NeededShortCircuit {
+                origin,
+                index: port.index,
+                real_servers: Arc::clone(real_servers),
+                is_restricted: false,
+            };
+            let noted = self.needed.entry((*kind, frontend)).or_insert_with(new);
+            noted.is_restricted |= is_restricted;
         }
-        let in_need = self.in_need.entry(frontend).or_insert_with(|| NeedsShortCircuit {
-            origin,
-            index: port.index,
-            real_servers: Arc::clone(real_servers),
-            kind: match origin {
-                Origin::ClusterAddress => ClaimKind::FasterShortCircuit,
-                _ if !self.service.is_external_policy_local() => ClaimKind::FasterShortCircuit,
-                _ => ClaimKind::PromisedShortCircuit,
-            },
-            is_restricted: false,
-        });
-        in_need.is_restricted |= is_restricted;
-    }
-
-    /// True if clients of the Service's frontends outside are led to short circuits: local ones, or on the fast path all.
-    fn leads_to_short_circuits(&self) -> bool {
-        self.service.is_external_policy_local() || self.is_on_fast_path()
     }
 
     /// True if all clients are led to short circuits. A scheduler that counts connections would count those that begin, and
@@ -74,70 +93,69 @@ impl Compiler<'_> {
 
     /// Claims short circuits for all frontends of a family that were noted.
     pub(super) fn short_circuits(&mut self, family: Family, addresses: &Addresses) {
-        let noted = std::mem::take(&mut self.in_need).into_iter();
-        let (mut in_need, others): (Vec<_>, Vec<_>) =
-            noted.partition(|(frontend, _)| frontend.family() == family);
-        self.in_need = others.into_iter().collect();
-        in_need.sort_by_key(|(frontend, it)| (it.kind, it.origin, *frontend));
-        for (frontend, it) in in_need {
-            let problem = match self.possible(&frontend) {
+        let noted = std::mem::take(&mut self.needed).into_iter();
+        let (mut needed, others): (Vec<_>, Vec<_>) =
+            noted.partition(|((_, frontend), _)| frontend.family() == family);
+        self.needed = others.into_iter().collect();
+        needed.sort_by_key(|((kind, frontend), it)| (*kind, it.origin, *frontend));
+        for ((kind, frontend), it) in needed {
+            let problem = match self.short_circuit(&frontend, kind) {
                 None => Problem::NoShortCircuit { frontend },
                 Some(short_circuit) => {
-                    if self.claim_short_circuit(&frontend, &it, short_circuit, addresses) {
+                    let served = self.served(&frontend, kind, &it, &short_circuit, addresses);
+                    if self.claims.add(it.index, short_circuit, served).is_some() {
                         continue;
                     }
                     let owner = self.service.name.clone();
                     Problem::ShortCircuitTaken { frontend, short_circuit, owner }
                 }
             };
-            // Without it, a frontend of the policy Cluster is on the full path.
-            if it.kind == ClaimKind::PromisedShortCircuit {
+            // Without another one, clients are on the full path.
+            if kind.is_promised() {
                 self.problems.push(problem);
             }
         }
     }
 
-    /// A short circuit that a frontend may have.
-    pub(super) fn short_circuit(&self, frontend: &Frontend) -> Option<Frontend> {
-        self.possible(frontend).filter(|_| self.leads_to_short_circuits())
-    }
-
-    /// A frontend's short circuit, unless its address is excluded, or is or may be in use: if it were
+    /// Returns a frontend's short circuit, unless its address is excluded, or is or may be in use: if it were
     /// bound here, this node would no longer reach who has it.
-    fn possible(&self, frontend: &Frontend) -> Option<Frontend> {
+    pub(super) fn short_circuit(&self, frontend: &Frontend, kind: ClaimKind) -> Option<Frontend> {
         let networks = self.settings.short_circuit_networks;
         let network = networks.of(frontend.family())?;
-        let address = networks.address_for(frontend.address)?;
+        let address = match kind {
+            ClaimKind::LocalShortCircuit => networks.local_address_for(frontend.address)?,
+            _ => networks.address_for(frontend.address)?,
+        };
         let is_free = !self.settings.excludes(address)
             && !self.facts.is_in_use(address)
             && !self.facts.has_pods_inside(&network);
         is_free.then_some(Frontend { address, ..*frontend })
     }
 
-    /// Returns whether no other frontend of the Service has it.
-    fn claim_short_circuit(
-        &mut self,
+    /// Returns the claim to a frontend's short circuit.
+    fn served<'n>(
+        &self,
         frontend: &Frontend,
-        in_need: &NeedsShortCircuit,
-        short_circuit: Frontend,
+        kind: ClaimKind,
+        needed: &'n NeededShortCircuit,
+        short_circuit: &Frontend,
         addresses: &Addresses,
-    ) -> bool {
+    ) -> Served<'n> {
         let mut entries = Vec::new();
         if self.settings.is_to_be_bound(short_circuit.address) {
             let set = set(SetKind::IpvsAddresses, short_circuit.family());
             entries.push((set, Entry::Address(short_circuit.address)));
         }
-        if in_need.is_restricted {
-            entries.extend(self.source_ranges(&short_circuit, addresses));
+        if needed.is_restricted {
+            entries.extend(self.source_ranges(short_circuit, addresses));
         }
-        let served = Served {
-            origin: in_need.origin,
-            real_servers: &in_need.real_servers,
+        Served {
+            origin: needed.origin,
+            real_servers: &needed.real_servers,
             entries,
             refusal: None,
             short_circuit_of: Some(*frontend),
-            kind: in_need.kind,
-        };
-        self.claims.add(in_need.index, short_circuit, served).is_some()
+            kind,
+        }
     }
 }

@@ -9,7 +9,7 @@ use crate::mode::Mode;
 use crate::model::{EndpointSlice, Node, Overrides, ServiceKind};
 use crate::problem::AddressField;
 use crate::scheduler::SchedulerName;
-use crate::settings::{FastPath, NodePortAddresses, RuleForm};
+use crate::settings::{FastPath, Limits, NodePortAddresses, RuleForm};
 
 /// The tables are of text, as the programs print it that show the kernel's state.
 fn servers(compiled: &Compiled) -> Vec<String> {
@@ -493,7 +493,7 @@ fn all_clients_of_a_service_that_needs_no_ipvs_later_are_led_to_short_circuits()
         fast_path: FastPath::Offload,
         ..mk_settings()
     };
-    let slice = mk_slice(Family::V4, &[("10.244.0.1", "here"), ("10.244.0.2", "there")]);
+    let slice = mk_slice(Family::V4, &[("10.244.0.1", "n1"), ("10.244.0.2", "there")]);
     let led = |service: &Service, settings: &Settings| {
         let compiled = compile(service, &[&slice], &NodeFacts::default(), settings);
         let claims = compiled.fragment.claims.iter();
@@ -522,8 +522,12 @@ fn all_clients_of_a_service_that_needs_no_ipvs_later_are_led_to_short_circuits()
     // What a policy promises to clients in the cluster needs a short circuit all the same.
     service.external_policy = TrafficPolicy::Local;
     assert_eq!(led(&service, &settings), ["203.0.113.5 2"]);
+    // Other clients are led to one with this node's endpoints.
     service.overrides = None;
-    assert_eq!(led(&service, &settings), ["10.96.0.9 2", "203.0.113.5 2"]);
+    assert_eq!(led(&service, &settings), ["203.0.113.5 1", "10.96.0.9 2", "203.0.113.5 2"]);
+    let no_room = Limits { frontends: 4, ..settings.limits.clone() };
+    let no_room = Settings { limits: no_room, ..settings.clone() };
+    assert_eq!(led(&service, &no_room), ["10.96.0.9 2", "203.0.113.5 2"]);
 }
 
 #[test]

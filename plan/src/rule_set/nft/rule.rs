@@ -3,10 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::FLOW_TABLE;
 use crate::model::{Family, Protocol};
+use crate::network::first_bit;
 
 /// A rule: what a packet must be, and what is done with it then.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,6 +89,8 @@ pub enum Action {
     KeepDestination,
     /// Replaces the destination's prefix by this network's.
     MapDestination(IpNet),
+    /// The same, and leads to the other half of the network.
+    MapToOtherHalf(IpNet),
     Masquerade {
         random_fully: bool,
     },
@@ -174,12 +177,28 @@ impl Words {
         }
     }
 
+    /// The destination in the other half of a network: what changes nothing is left out.
+    fn in_other_half(&self, net: &IpNet) -> String {
+        let (ip, half, network, last) =
+            (self.ip(), first_bit(*net), net.network(), net.broadcast());
+        let mut text = format!("{ip} daddr");
+        if last != whole(self.0).broadcast() {
+            text += &format!(" & {last}");
+        }
+        text += &format!(" ^ {half}");
+        if network != whole(self.0).network() {
+            text += &format!(" | {network}");
+        }
+        text
+    }
+
     fn of_action(&self, action: &Action) -> String {
         match action {
             Action::SetMark(mark) => format!("meta mark set meta mark | {mark:#010x}"),
             Action::ClearMark(mark) => format!("meta mark set meta mark & {:#010x}", !mark),
             Action::KeepDestination => format!("dnat to {} daddr", self.ip()),
             Action::MapDestination(net) => format!("dnat prefix to {}", network(net)),
+            Action::MapToOtherHalf(net) => format!("dnat to {}", self.in_other_half(net)),
             Action::Masquerade { random_fully: true } => "masquerade fully-random".to_owned(),
             Action::Masquerade { random_fully: false } => "masquerade".to_owned(),
             Action::Offload => format!("flow add @{FLOW_TABLE}"),
@@ -199,11 +218,16 @@ fn network(net: &IpNet) -> String {
 }
 
 fn mask(family: Family, length: u8) -> String {
-    let net = match family {
-        Family::V4 => ipnet::Ipv4Net::new([0, 0, 0, 0].into(), length).map(IpNet::V4),
-        Family::V6 => ipnet::Ipv6Net::new([0; 16].into(), length).map(IpNet::V6),
-    };
+    let net = IpNet::new(whole(family).network(), length);
     net.map(|net| net.netmask().to_string()).unwrap_or_default()
+}
+
+/// The network of all addresses.
+fn whole(family: Family) -> IpNet {
+    match family {
+        Family::V4 => IpNet::V4(Ipv4Net::default()),
+        Family::V6 => IpNet::V6(Ipv6Net::default()),
+    }
 }
 
 const fn protocol_name(protocol: Protocol) -> &'static str {

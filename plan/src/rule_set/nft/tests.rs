@@ -49,11 +49,24 @@ fn on_the_fast_path_a_frontend_leads_to_its_short_circuit_and_the_flow_table_tak
     let texts = |path| texts(&cidr().with_fast_path(path), &SourceRanges::default());
     let off = texts(FastPath::Off);
     let led =
-        "  ip daddr . meta l4proto . th dport @KUBE-SHORT-CIRCUIT dnat prefix to 240.0.0.0/4\n";
-    assert!(!off.contains(led) && !off.contains("forward:"), "{off}");
+        |set: &str, how: &str| format!("  ip daddr . meta l4proto . th dport @{set} dnat {how}\n");
+    let any = led("KUBE-SHORT-CIRCUIT", "prefix to 240.0.0.0/4");
+    let local = led("KUBE-SHORT-CIRCUIT-LOCAL", "to ip daddr ^ 8.0.0.0 | 240.0.0.0");
+    assert!(!off.contains(&any) && !off.contains("forward:"), "{off}");
     let conntrack = texts(FastPath::Conntrack);
-    assert_eq!(conntrack.matches(led).count(), 3, "{conntrack}");
-    assert_eq!(conntrack.replace(led, ""), off);
+    assert_eq!(conntrack.matches(&any).count(), 3, "{conntrack}");
+    assert_eq!(conntrack.matches(&local).count(), 2, "{conntrack}");
+    assert_eq!(conntrack.replace(&any, "").replace(&local, ""), off);
+    let half = |net: &str| {
+        let net: IpNet = net.parse().unwrap();
+        let rule = Rule { matches: Vec::new(), action: Action::MapToOtherHalf(net) };
+        rule.text(Family::of_net(&net))
+    };
+    assert_eq!(half("0.0.0.0/8"), "dnat to ip daddr & 0.255.255.255 ^ 0.128.0.0");
+    assert_eq!(
+        half("feff::/16"),
+        "dnat to ip6 daddr & feff:ffff:ffff:ffff:ffff:ffff:ffff:ffff ^ 0:8000:: | feff::"
+    );
     let forward = "forward:\n  ct direction original ct status dnat ct original ip daddr . meta l4proto . \
                    ct original proto-dst @KUBE-SHORT-CIRCUIT flow add @flows\n";
     assert_eq!(texts(FastPath::Offload), conntrack + forward);
