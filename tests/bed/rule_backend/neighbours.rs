@@ -1,7 +1,7 @@
 //! Rules of other programs on the node, as these lay them out: Services are served beside all of them, and their own
 //! ports stay reachable where no Service has them.
 
-use bed::{Protocol, Server, Service};
+use bed::{Connection, Protocol, Question, Server, Service};
 
 use super::{NFTABLES, limit};
 use crate::cluster::Cluster;
@@ -100,6 +100,30 @@ impl Neighbour {
     }
 }
 
+/// Asks every kind of frontend, and goes on with a connection to each.
+fn require_served(bed: &Bed) {
+    let pod = &bed.pod(1, 2).namespace;
+    for address in ["10.96.0.10", "fd00:96::10", "198.51.100.10"] {
+        for from in [bed.client(), pod, bed.node()] {
+            let tally = bed.ask(from, Protocol::Tcp, (ip(address), 80), 4);
+            assert_shares(&tally, &[("pod1-1", 2), ("pod2-1", 2)]);
+            assert!(!tally.sources().contains(&ip(OF_PROBES)), "{tally}");
+        }
+    }
+    let (node, local) = (ip("192.168.0.11"), ip("203.0.113.11"));
+    let tally = bed.ask(bed.client(), Protocol::Tcp, (node, 30_080), 4);
+    assert_shares(&tally, &[("pod1-1", 2), ("pod2-1", 2)]);
+    let tally = bed.ask(bed.client(), Protocol::Tcp, (local, 80), 2);
+    assert_shares(&tally, &[("pod1-1", 2)]);
+    assert_eq!(tally.sources(), [bed.cluster.client(1).unwrap().ipv4.into()].into());
+    for (from, to) in [(bed.client(), (local, 80)), (pod, (ip("10.96.0.10"), 80))] {
+        let mut connection = Connection::open(from, Question::tcp(to)).unwrap();
+        for _ in 0..5 {
+            connection.say().unwrap();
+        }
+    }
+}
+
 #[test]
 fn services_are_served_beside_the_rules_of_others() {
     let bed = Bed::new();
@@ -117,22 +141,15 @@ fn services_are_served_beside_the_rules_of_others() {
     for neighbour in &NEIGHBOURS {
         println!("beside {}", neighbour.name);
         neighbour.settle(&bed);
-        let proxy = bed.start(&["--cluster-cidr", "10.244.0.0/16,fd00:244::/32", NFTABLES]);
-        for address in ["10.96.0.10", "fd00:96::10", "198.51.100.10"] {
-            for from in [bed.client(), &bed.pod(1, 2).namespace, bed.node()] {
-                let tally = bed.ask(from, Protocol::Tcp, (ip(address), 80), 4);
-                assert_shares(&tally, &[("pod1-1", 2), ("pod2-1", 2)]);
-                assert!(!tally.sources().contains(&ip(OF_PROBES)), "{tally}");
+        for path in ["--fast-path=off", "--fast-path=auto"] {
+            let words = ["--cluster-cidr", "10.244.0.0/16,fd00:244::/32", NFTABLES, path];
+            let proxy = bed.start(&words);
+            require_served(&bed);
+            if neighbour.publishes {
+                let tally = bed.ask(bed.client(), Protocol::Tcp, (ip("192.168.0.11"), 80), 2);
+                assert_shares(&tally, &[("pod1-2", 2)]);
             }
-        }
-        let tally = bed.ask(bed.client(), Protocol::Tcp, (ip("192.168.0.11"), 30_080), 4);
-        assert_shares(&tally, &[("pod1-1", 2), ("pod2-1", 2)]);
-        let tally = bed.ask(bed.client(), Protocol::Tcp, (ip("203.0.113.11"), 80), 2);
-        assert_shares(&tally, &[("pod1-1", 2)]);
-        assert_eq!(tally.sources(), [bed.cluster.client(1).unwrap().ipv4.into()].into());
-        if neighbour.publishes {
-            let tally = bed.ask(bed.client(), Protocol::Tcp, (ip("192.168.0.11"), 80), 2);
-            assert_shares(&tally, &[("pod1-2", 2)]);
+            drop(proxy);
         }
         let checked = bed.node().command(&program, &["preflight"]);
         let checked = checked.unwrap();
@@ -140,7 +157,6 @@ fn services_are_served_beside_the_rules_of_others() {
             Some(said) => assert!(checked.contains(said), "{checked}"),
             None => assert!(!checked.contains("the nftables chain"), "{checked}"),
         }
-        drop(proxy);
         Neighbour::leave(&bed);
     }
 }
