@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use ipnet::IpNet;
 use kernel::rules::Variant;
 use plan::mode::Mode;
-use plan::settings::RuleForm;
+use plan::settings::{FastPath, RuleForm};
 
 /// Network of all cluster addresses: 10.96.0.0/12.
 pub(crate) const SERVICES: (Ipv4Addr, u8) = (Ipv4Addr::new(10, 96, 0, 0), 12);
@@ -26,6 +26,9 @@ pub(crate) struct Kind {
     /// Have sets and rules in tables of nf_tables (ruleBackend).
     #[arg(long)]
     pub(crate) tables: bool,
+    /// Lead all clients to short circuits (fastPath), with tables.
+    #[arg(long, requires = "tables")]
+    pub(crate) fast_path: bool,
 }
 
 /// See [`Mode`].
@@ -65,6 +68,10 @@ impl Kind {
         if self.tables { RuleForm::Nftables } else { RuleForm::Iptables }
     }
 
+    pub(crate) fn fast_path(self) -> FastPath {
+        if self.fast_path { FastPath::Conntrack } else { FastPath::Off }
+    }
+
     /// Returns the networks with a local route.
     pub(crate) fn service_routes(self) -> Vec<IpNet> {
         let (address, length) = SERVICES;
@@ -83,6 +90,7 @@ impl Kind {
         ];
         arguments.extend(self.routes.then(|| "--routes".to_owned()));
         arguments.extend(self.tables.then(|| "--tables".to_owned()));
+        arguments.extend(self.fast_path.then(|| "--fast-path".to_owned()));
         arguments
     }
 }

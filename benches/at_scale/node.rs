@@ -177,8 +177,9 @@ pub(crate) fn open_to_read(kind: Kind) -> Result<(Planner, Linux)> {
     if !kind.tables {
         return open(kind);
     }
-    let (rule_form, service_routes) = (kind.rule_form(), kind.service_routes());
-    let settings = Settings { rule_form, service_routes, ..Settings::new("this-node") };
+    let (rule_form, fast_path) = (kind.rule_form(), kind.fast_path());
+    let service_routes = kind.service_routes();
+    let settings = Settings { rule_form, fast_path, service_routes, ..Settings::new("this-node") };
     Ok((Planner::new(settings), Linux::read_with_tables(Family::BOTH.to_vec())?))
 }
 
@@ -193,6 +194,7 @@ fn open_with(kind: Kind, scheduler: SchedulerName) -> Result<(Planner, Linux)> {
         random_fully,
         mode: kind.mode(),
         rule_form: kind.rule_form(),
+        fast_path: kind.fast_path(),
         scheduler,
         service_routes: kind.service_routes(),
         ..Settings::new("this-node")
