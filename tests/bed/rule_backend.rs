@@ -2,6 +2,8 @@
 //! of traffic, and what is in the kernel then.
 
 mod fast_path;
+mod fast_path_devices;
+mod fast_path_faults;
 mod neighbours;
 mod taken_over;
 

@@ -12,14 +12,14 @@ use crate::killed::launch;
 use crate::load::{Amount, Loaded};
 use crate::ports_again;
 
-const OFF: &str = "--fast-path=off";
-const CONNTRACK: &str = "--fast-path=conntrack";
-const OFFLOAD: &str = "--fast-path=offload";
+pub(super) const OFF: &str = "--fast-path=off";
+pub(super) const CONNTRACK: &str = "--fast-path=conntrack";
+pub(super) const OFFLOAD: &str = "--fast-path=offload";
 
 /// Networks of the pods.
-const CLUSTER: &str = "10.244.0.0/16,fd00:244::/32";
-const NODE_PORT: u16 = 30_080;
-const ADDRESSES: [&str; 2] = ["10.96.0.10", "fd00:96::10"];
+pub(super) const CLUSTER: &str = "10.244.0.0/16,fd00:244::/32";
+pub(super) const NODE_PORT: u16 = 30_080;
+pub(super) const ADDRESSES: [&str; 2] = ["10.96.0.10", "fd00:96::10"];
 /// Frontends of the Service: at its cluster addresses, and at those of the node.
 const FRONTENDS: [(&str, u16); 4] = [
     ("10.96.0.10", 80),
@@ -29,7 +29,7 @@ const FRONTENDS: [(&str, u16); 4] = [
 ];
 
 /// A Service with these frontends, by TCP and UDP.
-fn web(bed: &Bed) -> Service {
+pub(super) fn web(bed: &Bed) -> Service {
     let mut service = Service::new("web", ip(ADDRESSES[0]));
     service.cluster.push(ip(ADDRESSES[1]));
     for protocol in [Protocol::Tcp, Protocol::Udp] {
@@ -38,21 +38,26 @@ fn web(bed: &Bed) -> Service {
     service.pods([bed.pod(1, 1), bed.pod(2, 1)])
 }
 
-/// True if this kernel's flow tables are used.
-fn offloads(bed: &Bed) -> bool {
+/// Version of the guest's kernel.
+pub(super) fn version(bed: &Bed) -> (u32, u32) {
     let release = bed.tool("uname", &["-r"]);
     let mut numbers = release.split('.').map(|it| it.parse::<u32>().unwrap_or(0));
-    let version = (numbers.next().unwrap(), numbers.next().unwrap());
+    (numbers.next().unwrap(), numbers.next().unwrap())
+}
+
+/// True if this kernel's flow tables are used.
+pub(super) fn offloads(bed: &Bed) -> bool {
+    let version = version(bed);
     let is_there = bed.tool("nft", &["list", "flowtables"]).contains("flowtable");
-    assert_eq!(is_there, version >= (6, 1), "{release}");
+    assert_eq!(is_there, version >= (6, 1), "{version:?}");
     is_there
 }
 
 /// Counts the packets of translated connections that are forwarded by way of the hooks.
-struct Forwarded<'a>(&'a Bed);
+pub(super) struct Forwarded<'a>(&'a Bed);
 
 impl<'a> Forwarded<'a> {
-    fn begin(bed: &'a Bed) -> Self {
+    pub(super) fn begin(bed: &'a Bed) -> Self {
         let table = "add table inet probe
             add chain inet probe forward { type filter hook forward priority 50; }
             add rule inet probe forward ct status dnat counter";
@@ -60,14 +65,14 @@ impl<'a> Forwarded<'a> {
         Self(bed)
     }
 
-    fn count(&self) -> u64 {
+    pub(super) fn count(&self) -> u64 {
         let text = self.0.tool("nft", &["list", "chain", "inet", "probe", "forward"]);
         let (_, rest) = text.split_once("counter packets ").unwrap();
         rest.split_whitespace().next().unwrap().parse().unwrap()
     }
 }
 
-fn say(connection: &mut Connection, times: usize) -> String {
+pub(super) fn say(connection: &mut Connection, times: usize) -> String {
     let first = connection.say().unwrap().server;
     for _ in 1..times {
         assert_eq!(connection.say().unwrap().server, first, "one connection has one endpoint");

@@ -14,7 +14,7 @@ use crate::architecture::Architecture;
 /// Packages with what prepares guests of every architecture, also those that a Debian usually has.
 const PREPARING: [&str; 6] = ["debian-archive-keyring", "kmod", "lz4", "tar", "xz-utils", "zstd"];
 /// Packages that guests consist of: this machine's, or those of Debian for another architecture.
-pub(super) const OF_GUESTS: [&str; 21] = [
+pub(super) const OF_GUESTS: [&str; 22] = [
     "bash",
     "busybox-static",
     "conntrack",
@@ -36,6 +36,7 @@ pub(super) const OF_GUESTS: [&str; 21] = [
     "socat",
     "tcpdump",
     "util-linux",
+    "wireguard-tools",
 ];
 
 /// Installs what is missing and returns the versions of all packages, as one text that changes

@@ -39,6 +39,7 @@ const PROGRAMS: &[&str] = &[
     "tcpdump",
     "umount",
     "unshare",
+    "wg",
     "xtables-legacy-multi",
     "xtables-nft-multi",
 ];

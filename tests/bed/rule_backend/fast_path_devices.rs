@@ -1,0 +1,211 @@
+//! Kinds of devices that carry the packets of the fast path.
+
+use bed::{Connection, Namespace, Protocol, Question, Service};
+
+use super::NFTABLES;
+use super::fast_path::{CLUSTER, Forwarded, OFFLOAD, offloads, say};
+use crate::fixture::{Bed, TARGET, ip};
+
+/// A kind of tunnel between two nodes.
+struct Tunnel {
+    kind: &'static str,
+    /// Words of `ip link add` behind the type.
+    words: &'static str,
+    has_ipv6: bool,
+}
+
+const TUNNELS: [Tunnel; 4] = [
+    // As flannel lays it.
+    Tunnel { kind: "vxlan", words: "id 1 dstport 8472 local OWN remote PEER", has_ipv6: true },
+    Tunnel { kind: "geneve", words: "id 1 remote PEER", has_ipv6: true },
+    Tunnel { kind: "ipip", words: "local OWN remote PEER", has_ipv6: false },
+    Tunnel { kind: "wireguard", words: "", has_ipv6: true },
+];
+
+/// Modules of all kinds of devices.
+const MODULES: [&str; 6] = ["8021q", "bonding", "geneve", "ipip", "vxlan", "wireguard"];
+
+/// Private and public keys of two nodes, those of section 6.1 of RFC 7748.
+const KEYS: [(&str, &str); 2] = [
+    (
+        "dwdtCnMYpX08FsFyUbJmRd9ML4frwJkqsXf7pR25LCo=",
+        "hSDwCYkwp1R0i33ctD73Wg2/Og0mOBr066SpjqqbTmo=",
+    ),
+    (
+        "XasIfmJKikt54X+Lg4AO5m87sSkmGLb9HC+LJ/+I4Os=",
+        "3p7bfXt9wbTTW2HC7OQ1Nz+DQ8hbeGdNrfx+FG+IK08=",
+    ),
+];
+
+const ADDRESSES: [&str; 2] = ["10.96.0.30", "fd00:96::30"];
+
+/// Packets of a measured part, in both directions.
+const PACKETS: u64 = 40;
+
+/// The node, its neighbour, and what is measured.
+struct Trial<'a> {
+    bed: &'a Bed,
+    forwarded: Forwarded<'a>,
+    offloads: bool,
+}
+
+#[test]
+fn tunnels_vlans_and_bonds_carry_offloaded_connections() {
+    let bed = Bed::new();
+    let missing: Vec<&str> = MODULES
+        .into_iter()
+        .filter(|module| bed.node().command("modprobe", &[module]).is_err())
+        .collect();
+    assert_eq!(missing, [""; 0], "Debian's kernels have all of these modules");
+    let mut service = Service::new("far", ip(ADDRESSES[0]));
+    service.cluster.push(ip(ADDRESSES[1]));
+    for protocol in [Protocol::Tcp, Protocol::Udp] {
+        service = service.port(protocol, 80, TARGET);
+    }
+    bed.manifests.apply(&service.pods([bed.pod(2, 1)])).unwrap();
+    let _proxy = bed.start(&["--cluster-cidr", CLUSTER, NFTABLES, OFFLOAD]);
+    let trial = Trial { bed: &bed, forwarded: Forwarded::begin(&bed), offloads: offloads(&bed) };
+    TUNNELS.iter().for_each(|it| trial.between_nodes(it));
+    trial.to_client("vlan");
+    trial.to_client("bond");
+}
+
+impl Trial<'_> {
+    fn between_nodes(&self, tunnel: &Tunnel) {
+        let nodes = [self.bed.node(), &self.bed.cluster.node(2).unwrap().namespace];
+        for (place, node) in nodes.into_iter().enumerate() {
+            let other = 1 - place;
+            let (own, peer) =
+                (format!("192.168.0.1{}", place + 1), format!("192.168.0.1{}", other + 1));
+            let words = tunnel.words.replace("OWN", &own).replace("PEER", &peer);
+            lines(node, &[format!("link add tunnel0 type {} {words}", tunnel.kind)]);
+            if tunnel.kind == "wireguard" {
+                let set = format!(
+                    "wg set tunnel0 listen-port 51820 private-key /dev/stdin peer {} endpoint {peer}:51820 \
+                     allowed-ips 0.0.0.0/0,::/0",
+                    KEYS[other].1
+                );
+                node.command_with_input("sh", &["-c", &set], KEYS[place].0).unwrap();
+            }
+            let (own, peer) = (place + 1, other + 1);
+            lines(
+                node,
+                &[
+                    "link set tunnel0 up".to_owned(),
+                    format!("addr add 10.250.0.{own}/24 dev tunnel0"),
+                    format!("route replace 10.244.{peer}.0/24 via 10.250.0.{peer}"),
+                ],
+            );
+            if tunnel.has_ipv6 {
+                lines(
+                    node,
+                    &[
+                        format!("addr add fd00:250::{own}/64 dev tunnel0 nodad"),
+                        format!("route replace fd00:244:{peer}::/64 via fd00:250::{peer}"),
+                    ],
+                );
+            }
+        }
+        self.wait_for("tunnel0");
+        let addresses = if tunnel.has_ipv6 { &ADDRESSES[..] } else { &ADDRESSES[..1] };
+        let received = || counter(nodes[0], "tunnel0", "rx_packets");
+        let before = received();
+        for from in [self.bed.client(), &self.bed.pod(1, 2).namespace] {
+            self.measure(tunnel.kind, from, addresses);
+        }
+        assert!(received() - before >= PACKETS * addresses.len() as u64, "{}", tunnel.kind);
+        for (place, node) in nodes.into_iter().enumerate() {
+            let peer = 2 - place;
+            lines(
+                node,
+                &[
+                    "link del tunnel0".to_owned(),
+                    format!("route replace 10.244.{peer}.0/24 via 192.168.0.1{peer}"),
+                    format!("route replace fd00:244:{peer}::/64 via fd00:192::1{peer}"),
+                ],
+            );
+        }
+    }
+
+    /// A device of this kind in the node, which leads to the client.
+    fn to_client(&self, kind: &str) {
+        let (node, client) = (self.bed.node(), self.bed.client());
+        if kind == "bond" {
+            let cable =
+                |it| format!("link add {it} type veth peer name {it} netns {}", client.name());
+            lines(node, &["cable0", "cable1"].map(cable));
+        }
+        for (namespace, last) in [(node, 11), (client, 100)] {
+            if kind == "vlan" {
+                lines(namespace, &["link add link eth0 name uplink0 type vlan id 7".to_owned()]);
+            } else {
+                let bond = [
+                    "link add uplink0 type bond mode active-backup miimon 100",
+                    "link set cable0 master uplink0",
+                    "link set cable1 master uplink0",
+                    "link set cable0 up",
+                    "link set cable1 up",
+                ];
+                lines(namespace, &bond.map(str::to_owned));
+            }
+            lines(
+                namespace,
+                &[
+                    "link set uplink0 up".to_owned(),
+                    format!("addr add 172.16.7.{last}/24 dev uplink0"),
+                    format!("addr add fd00:172::{last}/64 dev uplink0 nodad"),
+                ],
+            );
+        }
+        let routes = ["10.96.0.0/16 via 172.16.7.11", "fd00:96::/112 via fd00:172::11"];
+        lines(client, &routes.map(|it| format!("route replace {it}")));
+        self.wait_for("uplink0");
+        let sent = || counter(node, "uplink0", "tx_packets");
+        let before = sent();
+        self.measure(kind, client, &ADDRESSES);
+        assert!(sent() - before >= PACKETS, "{kind}");
+        for namespace in [node, client] {
+            lines(namespace, &["link del uplink0".to_owned()]);
+        }
+    }
+
+    /// Waits until the flow tables have a device.
+    fn wait_for(&self, device: &str) {
+        self.bed.wait_until(&format!("the flow tables have {device}"), || {
+            let listed = self.bed.tool("nft", &["list", "flowtables"]);
+            !self.offloads || listed.matches(device).count() == 2
+        });
+    }
+
+    /// Counts the packets that pass hooks.
+    fn measure(&self, kind: &str, from: &Namespace, addresses: &[&str]) {
+        for address in addresses {
+            for protocol in [Protocol::Tcp, Protocol::Udp] {
+                let question = Question::new(protocol, (ip(address), 80));
+                self.bed.wait_until(kind, || bed::ask(from, question).is_ok());
+                let mut connection = Connection::open(from, question).unwrap();
+                say(&mut connection, 4);
+                let before = self.forwarded.count();
+                say(&mut connection, usize::try_from(PACKETS / 2).unwrap());
+                let passed = self.forwarded.count() - before;
+                let what =
+                    format!("{kind}, {question} from {}: {passed} of {PACKETS}", from.name());
+                println!("{what}");
+                assert!(if self.offloads { passed <= 2 } else { passed >= PACKETS }, "{what}");
+            }
+        }
+    }
+}
+
+fn lines(namespace: &Namespace, lines: &[String]) {
+    namespace.configure_links(lines).unwrap();
+}
+
+/// A counter of a device.
+fn counter(namespace: &Namespace, device: &str, name: &str) -> u64 {
+    let text = namespace.command("ip", &["-s", "-json", "link", "show", device]).unwrap();
+    let (direction, _) = name.split_once('_').unwrap();
+    let (_, text) = text.split_once(&format!("\"{direction}\":{{")).unwrap();
+    let (_, text) = text.split_once("\"packets\":").unwrap();
+    text.split(|it: char| !it.is_ascii_digit()).next().unwrap().parse().unwrap()
+}
