@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use bed::{
@@ -112,15 +112,11 @@ fn require(all: &mut Vec<Open>, why: &str, expected: impl Fn(&Open) -> Next) {
     assert!(wrong.is_empty(), "{why}:\n{}", wrong.join("\n"));
 }
 
-/// Outcomes of a new connection of each protocol and client to each of these addresses.
-fn ask_anew(
-    bed: &Bed,
-    addresses: &[&str],
-    limit: Duration,
-) -> Vec<(String, Result<String, Refusal>)> {
+/// Outcomes of a new connection of each protocol and client to each cluster IP.
+fn ask_anew(bed: &Bed, limit: Duration) -> Vec<(String, Result<String, Refusal>)> {
     let mut outcomes = Vec::new();
     for protocol in CARRIED {
-        for address in addresses {
+        for address in ADDRESSES {
             for from in [bed.client(), &bed.pod(1, 2).namespace] {
                 let question = Question::new(protocol, (ip(address), 80)).within(limit);
                 let outcome = bed::ask(from, question).map(|it| it.server);
@@ -138,13 +134,13 @@ fn are_answered(outcomes: &[(String, Result<String, Refusal>)]) -> bool {
 /// Requires that new connections are answered, at once.
 #[track_caller]
 fn require_new_ones(bed: &Bed, why: &str) {
-    let outcomes = ask_anew(bed, &ADDRESSES, LONG);
+    let outcomes = ask_anew(bed, LONG);
     assert!(are_answered(&outcomes), "{why}: {outcomes:?}");
 }
 
 /// Waits until new connections are answered again.
 fn wait_for_new_ones(bed: &Bed, why: &str) {
-    bed.wait_until(why, || are_answered(&ask_anew(bed, &ADDRESSES, SHORT)));
+    bed.wait_until(why, || are_answered(&ask_anew(bed, SHORT)));
 }
 
 /// True if the flow table has a connection with one of these words in its entry of conntrack.
@@ -180,13 +176,14 @@ fn state_that_other_programs_delete_is_repaired_and_connections_go_on_or_are_res
     a_deleted_short_circuit(&bed);
     a_deleted_flow_table(&bed);
     deleted_tables(&bed);
-    let mut all = open(&bed);
+    let (mut idle, mut busy) = (open(&bed), open(&bed));
+    busy.retain(|one| one.protocol == Protocol::Tcp);
     drop(proxy);
     // Nobody owns them now.
     nft(&bed, DELETE_TABLES).unwrap();
+    require(&mut busy, "tables deleted, no kube-ipvs", |_| Next::IsReset);
     let _proxy = bed.start(&ARGUMENTS);
-    require(&mut all, "tables deleted while kube-ipvs did not run", |_| Next::GoesOn);
-    drop(all);
+    require(&mut idle, "a start after that", |_| Next::GoesOn);
     a_policy_that_comes_later(&bed);
 }
 
@@ -239,8 +236,9 @@ impl Drop for Most {
 fn a_full_conntrack_table(bed: &Bed) {
     let mut all = open(bed);
     let most = Most::set("1");
-    for (what, outcome) in ask_anew(bed, &ADDRESSES[..1], SHORT) {
-        assert_eq!(outcome, Err(Refusal::Timeout), "{what}");
+    for (protocol, address) in CARRIED.into_iter().zip(ADDRESSES) {
+        let question = Question::new(protocol, (ip(address), 80)).within(SHORT);
+        assert_eq!(bed::ask(bed.client(), question), Err(Refusal::Timeout), "{question}");
     }
     require(&mut all, "conntrack is full", |_| Next::GoesOn);
     drop(most);
@@ -292,10 +290,11 @@ fn deleted_tables(bed: &Bed) {
         busy.retain(|one| one.protocol == Protocol::Tcp);
         assert_eq!(nft(bed, script).is_err(), is_refused, "{script}");
         let next = if has_owners(bed) { Next::GoesOn } else { Next::GoesOnOrIsReset };
-        require(&mut busy, &format!("{script}, at once"), |_| next);
+        let what = script.lines().next().unwrap();
+        require(&mut busy, &format!("{what}, at once"), |_| next);
         wait_for_new_ones(bed, "the tables are back");
-        require(&mut busy, &format!("{script}, those that went on"), |_| Next::GoesOn);
-        require(&mut idle, &format!("{script}, those that were idle"), |_| Next::GoesOn);
+        require(&mut busy, &format!("{what}, those that went on"), |_| Next::GoesOn);
+        require(&mut idle, &format!("{what}, those that were idle"), |_| Next::GoesOn);
     }
 }
 
@@ -505,7 +504,7 @@ fn an_endpoint_that_vanishes(bed: &Bed) {
     bed.node().configure_links(&["link set pod1-1 up".to_owned()]).unwrap();
     bed.manifests.apply(&web(bed)).unwrap();
     bed.wait_until("both endpoints answer everywhere", || {
-        let (first, second) = (ask_anew(bed, &ADDRESSES, SHORT), ask_anew(bed, &ADDRESSES, SHORT));
+        let (first, second) = (ask_anew(bed, SHORT), ask_anew(bed, SHORT));
         first.iter().chain(&second).filter(|it| it.1.as_deref() == Ok("pod1-1")).count()
             == first.len()
     });
@@ -544,7 +543,7 @@ fn an_address_that_another_service_gets(bed: &Bed) {
         bed::ask(bed.client(), question).is_ok_and(|it| it.server == "reused")
     });
     bed.wait_until("the Service does not", || {
-        ask_anew(bed, &ADDRESSES, SHORT).iter().all(|it| it.1.as_deref() == Ok("pod2-1"))
+        ask_anew(bed, SHORT).iter().all(|it| it.1.as_deref() == Ok("pod2-1"))
     });
     require(&mut all, "the address belongs to a pod of another Service", |one| {
         match (one.server.as_str(), one.protocol) {
