@@ -8,8 +8,8 @@ use anyhow::{Result, bail};
 use kernel::linux::Linux;
 use kernel::sysctl::{Sysctl, SysctlChange, SysctlError};
 use kernel::{
-    DriftCheck, FlowRemover, Kernel, Listing, OpenConnections, ReadError, Refusal, RuleRepairer,
-    RuleSetReading, SetReader, VirtualServerReading,
+    DriftCheck, Kernel, Listing, OpenConnections, ReadError, Refusal, RuleRepairer, RuleSetReading,
+    SetReader, TrackedFlows, VirtualServerReading,
 };
 use parking_lot::{Condvar, Mutex};
 use plan::actual::{ActualSet, Addresses, ListedVirtualServer};
@@ -208,8 +208,8 @@ impl Kernel for Metered {
         results
     }
 
-    fn flow_remover(&self) -> Arc<dyn FlowRemover> {
-        self.linux.flow_remover()
+    fn tracked_flows(&self) -> Arc<dyn TrackedFlows> {
+        self.linux.tracked_flows()
     }
 
     fn set_reader(&self) -> Arc<dyn SetReader> {

@@ -46,7 +46,13 @@ pub(crate) fn measure(arguments: &Arguments) -> Result<()> {
     println!("Linux {release}\n\n{HEAD}");
     for size in &arguments.sizes {
         for variant in [MeasuredVariant::Nft, MeasuredVariant::Legacy] {
-            let kind = Kind { mode: MeasuredMode::Iptables, variant, routes: false, tables: false };
+            let kind = Kind {
+                mode: MeasuredMode::Iptables,
+                variant,
+                routes: false,
+                tables: false,
+                fast_path: false,
+            };
             if let Some(reason) = unusable(kind)? {
                 let reason: String = reason.chars().take(200).collect();
                 eprintln!("at_scale: {} does not work here: {reason} …", variant.program());
@@ -82,7 +88,8 @@ fn has_ipvs(kind: Kind) -> Result<bool> {
 fn compare(size: Size, kind: Kind, arguments: &Arguments) -> Result<Compared> {
     let Kind { variant, .. } = kind;
     let mut ipvs = Vec::new();
-    let of_ipvs = Kind { mode: MeasuredMode::Ipvs, variant, routes: false, tables: false };
+    let of_ipvs =
+        Kind { mode: MeasuredMode::Ipvs, variant, routes: false, tables: false, fast_path: false };
     if has_ipvs(of_ipvs)? {
         let namespace = Namespace::create("ipvs")?;
         for stage in [Stage::First, Stage::Few] {

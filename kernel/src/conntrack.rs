@@ -1,4 +1,4 @@
-//! Connection tracking, over ctnetlink: removing stale flows, listing connections that are led elsewhere.
+//! Connection tracking, over ctnetlink: removing stale flows, listing and counting connections that are led elsewhere.
 //!
 //! Entries are listed, stale ones are picked here, then deleted one by one in batches. Since Linux
 //! 5.8 a listing can have a filter. Older kernels ignore it, so every entry is checked as if there
@@ -7,22 +7,25 @@
 //! the result of `ipv6_addr_cmp` for its opposite).
 
 mod connection;
+mod counts;
 mod message;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use netlink::{Batch, Error, Socket};
 use plan::flows::FlowTargets;
+use plan::kernel_objects::Frontend;
 use plan::model::{Family, Protocol};
 use rustix::io::Errno;
 
-pub use connection::{TrackedConnection, Wanted};
+pub use connection::{TrackedConnection, TrackedConnections, Wanted};
+pub use counts::{REST, TrackedCounts};
 use message::{ConntrackEntry, Filter};
 
 /// Most ports that are listed one by one. For each the kernel walks its whole table, which takes
-/// some milliseconds. A listing without a port returns every UDP flow of the node.
+/// some milliseconds. A listing without a port returns every flow of the node by that protocol.
 const MOST_PORTS: usize = 8;
 
 /// ctnetlink, in the network namespace it was opened in.
@@ -87,7 +90,7 @@ impl ConntrackClient {
         targets: &FlowTargets,
     ) -> Result<Option<Vec<ConntrackEntry>>, Error> {
         let mut stale = Vec::new();
-        for filter in filters(family, targets) {
+        for filter in filters(family, targets.frontends()) {
             let (entries, is_heeded) = self.list(&filter, targets)?;
             if !is_heeded {
                 return Ok(None);
@@ -119,21 +122,19 @@ impl ConntrackClient {
 }
 
 /// Returns filters that together list all flows to these frontends, each once.
-fn filters(family: Family, targets: &FlowTargets) -> Vec<Filter> {
-    let ports = |protocol| -> BTreeSet<u16> {
-        let frontends = targets.frontends().filter(|f| f.family() == family);
-        frontends.filter(|f| f.protocol == protocol).map(|f| f.port).collect()
-    };
-    let mut filters = Vec::new();
-    let udp = ports(Protocol::Udp);
-    if udp.len() <= MOST_PORTS {
-        filters.extend(udp.iter().map(|port| Filter::udp_port(family, *port)));
-    } else {
-        filters.push(Filter::protocol(family, Protocol::Udp));
+fn filters<'a>(family: Family, frontends: impl Iterator<Item = &'a Frontend>) -> Vec<Filter> {
+    let mut ports: BTreeMap<Protocol, BTreeSet<u16>> = BTreeMap::new();
+    for frontend in frontends.filter(|frontend| frontend.family() == family) {
+        ports.entry(frontend.protocol).or_default().insert(frontend.port);
     }
-    // The kernel heeds ports for TCP and UDP only.
-    if !ports(Protocol::Sctp).is_empty() {
-        filters.push(Filter::protocol(family, Protocol::Sctp));
+    let mut filters = Vec::new();
+    for (protocol, ports) in ports {
+        // The kernel heeds ports for TCP and UDP only.
+        if protocol != Protocol::Sctp && ports.len() <= MOST_PORTS {
+            filters.extend(ports.iter().map(|port| Filter::port(family, protocol, *port)));
+        } else {
+            filters.push(Filter::protocol(family, protocol));
+        }
     }
     filters
 }

@@ -48,6 +48,22 @@ pub struct ConnectionCount {
     pub inactive: u64,
 }
 
+impl ConnectionCount {
+    #[must_use]
+    pub const fn plus(self, other: Self) -> Self {
+        Self {
+            active: self.active.saturating_add(other.active),
+            inactive: self.inactive.saturating_add(other.inactive),
+        }
+    }
+
+    /// Active and inactive ones.
+    #[must_use]
+    pub const fn total(&self) -> u64 {
+        self.active.saturating_add(self.inactive)
+    }
+}
+
 impl Counters {
     /// Opens a handle in the calling thread's network namespace.
     pub fn open() -> Result<Self, ReadError> {

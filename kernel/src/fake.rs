@@ -24,8 +24,8 @@ use plan::sets::SetId;
 
 use super::sysctl::{Sysctl, SysctlChange, SysctlError};
 use super::{
-    DriftCheck, FlowRemover, Kernel, KernelRead, Listing, OpenConnections, ReadError, Refusal,
-    RefusalClass, RuleRepairer, RuleSetReading, SetReader, VirtualServerReading,
+    DriftCheck, Kernel, KernelRead, Listing, OpenConnections, ReadError, Refusal, RefusalClass,
+    RuleRepairer, RuleSetReading, SetReader, TrackedFlows, VirtualServerReading,
 };
 use interference::Interference;
 pub use interference::{FakeAnswer, KernelCall};
@@ -82,6 +82,7 @@ struct FakeState {
     flows: Vec<Flow>,
     /// Number of removals of flows that are still to be refused.
     kept_flows: usize,
+    are_flows_unreadable: bool,
     /// The frontends whose flows were asked to be removed, each time.
     cleanings: Vec<BTreeSet<Frontend>>,
     /// Sysctls with their desired values, and the values that they have.
@@ -446,7 +447,7 @@ impl Kernel for Fake {
         Ok(Some(SysctlChange { sysctl, before }))
     }
 
-    fn flow_remover(&self) -> Arc<dyn FlowRemover> {
+    fn tracked_flows(&self) -> Arc<dyn TrackedFlows> {
         Arc::new(self.clone())
     }
 

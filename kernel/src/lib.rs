@@ -52,6 +52,7 @@ pub mod translate;
 pub mod way;
 pub mod worker;
 
+use conntrack::TrackedCounts;
 pub use stopwatch::processor_time;
 pub use stopwatch::{KernelRead, Stopwatch};
 use sysctl::{Sysctl, SysctlChange, SysctlError};
@@ -132,8 +133,8 @@ pub trait Kernel: Send {
     /// already.
     fn set_sysctl(&mut self, sysctl: &Sysctl) -> Result<Option<SysctlChange>, SysctlError>;
 
-    /// A handle that removes stale flows from connection tracking beside all other calls.
-    fn flow_remover(&self) -> Arc<dyn FlowRemover>;
+    /// A handle on the flows of connection tracking, beside all other calls.
+    fn tracked_flows(&self) -> Arc<dyn TrackedFlows>;
 
     /// A handle that reads sets beside all other calls.
     fn set_reader(&self) -> Arc<dyn SetReader>;
@@ -146,9 +147,12 @@ pub trait SetReader: fmt::Debug + Send + Sync {
     fn read_set(&self, set: SetId) -> Result<Option<ActualSet>, ReadError>;
 }
 
-/// Removes stale flows from connection tracking, on any thread: listing a large table takes some tenths
-/// of a second for each port.
-pub trait FlowRemover: fmt::Debug + Send + Sync {
+/// Flows of connection tracking, on any thread: listing a large table takes some tenths of a second for
+/// each port.
+pub trait TrackedFlows: fmt::Debug + Send + Sync {
+    /// Counts the connections to these frontends, as clients see them, that connection tracking carries.
+    fn count_flows(&self, frontends: &HashSet<Frontend>) -> Result<TrackedCounts, ReadError>;
+
     /// Removes the stale flows of a family, and returns how many.
     fn remove_flows(&self, family: Family, targets: &FlowTargets) -> Result<u64, Refusal>;
 }

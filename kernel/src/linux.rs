@@ -47,8 +47,8 @@ use super::link::{AddressScope, LinkAddress, Links};
 use super::route::Routes;
 use super::sysctl::{Sysctl, SysctlChange, SysctlError};
 use super::{
-    DriftCheck, FlowRemover, Kernel, Listing, OpenConnections, ReadError, Refusal, RefusalClass,
-    RuleRepairer, RuleSetReading, SetReader, VirtualServerReading, modules, sysctl, translate,
+    DriftCheck, Kernel, Listing, OpenConnections, ReadError, Refusal, RefusalClass, RuleRepairer,
+    RuleSetReading, SetReader, TrackedFlows, VirtualServerReading, modules, sysctl, translate,
 };
 use bridges::Bridges;
 use count::VirtualServerCount;
@@ -399,7 +399,7 @@ impl Kernel for Linux {
         self.put_back(sysctl)
     }
 
-    fn flow_remover(&self) -> Arc<dyn FlowRemover> {
+    fn tracked_flows(&self) -> Arc<dyn TrackedFlows> {
         Arc::new(self.conntrack.clone())
     }
 

@@ -3,8 +3,13 @@
 //! A reader has a socket of its own, so that neither a reading waits for a change to be written nor
 //! a change for a reading. The kernel holds its lock for one message of an answer at a time.
 
+use std::net::SocketAddr;
+
+use plan::hash::{HashMap, HashSet};
 use plan::kernel_objects::Frontend;
 
+use super::conntrack::TrackedCounts;
+use super::counters::ConnectionCount;
 use super::{ReadError, translate};
 
 /// Traffic that the kernel counted for a virtual server since it was made. The counters stand still
@@ -34,6 +39,17 @@ pub struct CurrentConnections {
     pub draining: u64,
 }
 
+/// Connections that conntrack carries, on the fast path: IPVS does not know all of them, and what it knows is left out. By
+/// default none.
+#[derive(Debug, Default)]
+pub struct TrackedTraffic {
+    counts: TrackedCounts,
+    /// Short circuits, each with the frontend that clients ask.
+    led_to: HashMap<Frontend, Frontend>,
+    /// Endpoints with such connections that get new ones, each with the frontend that clients ask.
+    serving: HashSet<(Frontend, SocketAddr)>,
+}
+
 /// Reader of the traffic through virtual servers.
 #[derive(Debug)]
 pub struct TrafficReader(ipvs::Client);
@@ -56,20 +72,63 @@ impl TrafficReader {
         Ok(known.collect())
     }
 
-    /// Reads the connections of virtual servers, in the same order: a request for each. One that is
-    /// gone has none.
+    /// Reads the connections of virtual servers that IPVS carries, in the same order: a request for each.
+    /// One that is gone has none.
     pub fn connections(
         &mut self,
         frontends: &[Frontend],
+        tracked: &mut TrackedTraffic,
     ) -> Result<Vec<CurrentConnections>, ReadError> {
         let read = |frontend: &Frontend| {
             let id = translate::virtual_server_id(frontend);
             let real_servers = self.0.list_destinations(&id).map_err(|error| {
                 ReadError::new(format!("connections of the virtual server {frontend}"), error)
             })?;
-            Ok(real_servers.iter().fold(CurrentConnections::default(), |sum, real| sum.with(real)))
+            let mut by_ipvs = |real| tracked.without_tracked(frontend, real);
+            let none = CurrentConnections::default();
+            Ok(real_servers.iter().fold(none, |sum, real| sum.plus(by_ipvs(real))))
         };
         frontends.iter().map(read).collect()
+    }
+}
+
+impl TrackedTraffic {
+    /// Connections to these frontends, as clients see them, which conntrack carries. `led_to` has the short circuits among
+    /// the virtual servers that will be read.
+    #[must_use]
+    pub fn new(counts: TrackedCounts, led_to: HashMap<Frontend, Frontend>) -> Self {
+        Self { counts, led_to, serving: HashSet::default() }
+    }
+
+    /// Returns the numbers by frontend. What no virtual server that was read has in use drains.
+    #[must_use]
+    pub fn by_frontend(&self) -> HashMap<Frontend, CurrentConnections> {
+        let mut sums: HashMap<Frontend, CurrentConnections> = HashMap::default();
+        for (frontend, endpoint, count) in self.counts.iter() {
+            let ConnectionCount { active, inactive } = count;
+            let is_serving = self.serving.contains(&(frontend, endpoint));
+            let draining = if is_serving { 0 } else { count.total() };
+            let sum = sums.entry(frontend).or_default();
+            *sum = sum.plus(CurrentConnections { active, inactive, draining });
+        }
+        sums
+    }
+
+    /// Returns the connections to a real server that IPVS carries, and notes its weight.
+    fn without_tracked(
+        &mut self,
+        frontend: &Frontend,
+        real: &ipvs::RealServerStatus,
+    ) -> CurrentConnections {
+        let asked = self.led_to.get(frontend);
+        let tracked = (*asked.unwrap_or(frontend), real.server.socket_address());
+        if real.server.weight > 0 && self.counts.get(&tracked.0, tracked.1).total() > 0 {
+            self.serving.insert(tracked);
+        }
+        match asked {
+            Some(_) => CurrentConnections::default(),
+            None => CurrentConnections::of(real),
+        }
     }
 }
 
@@ -127,11 +186,11 @@ impl CurrentConnections {
         }
     }
 
-    fn with(self, real: &ipvs::RealServerStatus) -> Self {
+    fn of(real: &ipvs::RealServerStatus) -> Self {
         let (active, inactive) =
             (u64::from(real.active_connections), u64::from(real.inactive_connections));
         let draining = if real.server.weight == 0 { active + inactive } else { 0 };
-        self.plus(Self { active, inactive, draining })
+        Self { active, inactive, draining }
     }
 }
 

@@ -7,8 +7,8 @@
 //!
 //! Netlink calls block, for milliseconds when a whole cluster is written; the event loop stays
 //! awake meanwhile and gathers what comes in, which the next batch then carries. Repairs of the
-//! constant rules run beside the worker, since programs may take seconds, and so do removals of flows and
-//! readings of large sets, since the kernel lists a whole table or set for them.
+//! constant rules run beside the worker, since programs may take seconds, and so do removals and counts of
+//! flows and readings of large sets, since the kernel lists a whole table or set for them.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -17,14 +17,17 @@ use std::{fmt, thread};
 
 use plan::actual::ActualSet;
 use plan::flows::FlowTargets;
+use plan::hash::HashSet;
+use plan::kernel_objects::Frontend;
 use plan::model::Family;
 use plan::op::{Op, PartKind};
 use plan::sets::SetId;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
+use super::conntrack::TrackedCounts;
 use super::{
-    FlowRemover, Kernel, KernelRead, ReadError, Refusal, RuleRepairer, SetReader, Stopwatch,
+    Kernel, KernelRead, ReadError, Refusal, RuleRepairer, SetReader, Stopwatch, TrackedFlows,
 };
 
 /// The event loop's end: sends work to the worker and waits for the answers.
@@ -32,7 +35,7 @@ use super::{
 pub struct KernelHandle {
     jobs: mpsc::Sender<Job>,
     repairer: Arc<dyn RuleRepairer>,
-    flows: Arc<dyn FlowRemover>,
+    flows: Arc<dyn TrackedFlows>,
     sets: Arc<dyn SetReader>,
     stopwatch: Arc<dyn Stopwatch>,
     /// Dropped when the worker and all that runs beside it have ended.
@@ -45,6 +48,9 @@ pub type RuleRepairUnderWay = JoinHandle<Result<RuleRepair, ReadError>>;
 /// Removal of stale flows under way, beside the worker.
 pub type FlowRemovalUnderWay = JoinHandle<Vec<FlowRemoval>>;
 
+/// Count of tracked connections under way, beside the worker.
+pub type TrackedCountUnderWay = JoinHandle<TrackedCount>;
+
 /// Reading of a set under way, beside the worker.
 pub type SetReadingUnderWay = JoinHandle<SetReading>;
 
@@ -54,6 +60,13 @@ pub struct FlowRemoval {
     pub family: Family,
     /// Number of flows that were removed.
     pub result: Result<u64, Refusal>,
+    pub took: Duration,
+}
+
+/// A count of the connections that connection tracking carries.
+#[derive(Debug)]
+pub struct TrackedCount {
+    pub counts: Result<TrackedCounts, ReadError>,
     pub took: Duration,
 }
 
@@ -119,7 +132,7 @@ impl KernelHandle {
         token: impl Send + Sync + 'static,
     ) -> std::io::Result<Self> {
         let (jobs, mut inbox) = mpsc::channel::<Job>(1);
-        let (repairer, flows) = (kernel.rule_repairer(), kernel.flow_remover());
+        let (repairer, flows) = (kernel.rule_repairer(), kernel.tracked_flows());
         let sets = kernel.set_reader();
         let stopwatch: Arc<dyn Stopwatch> = Arc::new(stopwatch);
         let token: Arc<dyn Any + Send + Sync> = Arc::new(token);
@@ -168,6 +181,19 @@ impl KernelHandle {
             drop(flows);
             drop(token);
             removals
+        })
+    }
+
+    /// Begins to count the connections to these frontends that connection tracking carries, on a thread of the
+    /// runtime's pool.
+    pub fn count_flows(&self, frontends: HashSet<Frontend>) -> TrackedCountUnderWay {
+        let Self { flows, token, .. } = self.clone();
+        tokio::task::spawn_blocking(move || {
+            let started = Instant::now();
+            let counts = flows.count_flows(&frontends);
+            drop(flows);
+            drop(token);
+            TrackedCount { counts, took: started.elapsed() }
         })
     }
 

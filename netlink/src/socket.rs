@@ -276,7 +276,7 @@ impl Socket {
     ) -> Result<Vec<T>, Error> {
         let part = Part { acknowledged: Some(0), ..Part::new(0, 1) };
         let sequence = self.transmit(batch, part)?;
-        let (answers, _) = self.listing(sequence, decode)?;
+        let (answers, _) = self.listing(sequence, collecting(decode))?;
         Ok(answers)
     }
 
@@ -290,14 +290,28 @@ impl Socket {
         &mut self,
         message_type: u16,
         write: impl FnOnce(&mut MessageWriter<'_>),
-        mut decode: impl FnMut(&[u8]) -> Result<Option<T>, DecodeError>,
+        decode: impl FnMut(&[u8]) -> Result<Option<T>, DecodeError>,
     ) -> Result<Vec<T>, Error> {
+        self.fold_dump(message_type, write, collecting(decode))
+    }
+
+    /// Lists as [`Socket::dump`] does, and has each message added to one value, which begins anew with each retry: what is
+    /// counted need not be held.
+    ///
+    /// # Errors
+    /// As [`Socket::dump`].
+    pub fn fold_dump<A: Default>(
+        &mut self,
+        message_type: u16,
+        write: impl FnOnce(&mut MessageWriter<'_>),
+        mut add: impl FnMut(&mut A, &[u8]) -> Result<(), DecodeError>,
+    ) -> Result<A, Error> {
         let mut batch = Batch::new();
         batch.push(message_type, NLM_F_DUMP, write);
         for attempt in 0..DUMP_ATTEMPTS {
             let sent = self.transmit(&batch, Part::new(0, 1));
-            match sent.and_then(|sequence| self.listing(sequence, &mut decode)) {
-                Ok((items, false)) => return Ok(items),
+            match sent.and_then(|sequence| self.listing(sequence, &mut add)) {
+                Ok((whole, false)) => return Ok(whole),
                 Err(error) if !is_disturbance(&error) => return Err(error),
                 Ok((_, true)) | Err(_) => {}
             }
@@ -480,12 +494,12 @@ impl Socket {
     }
 
     /// Reads the messages that answer `sequence`, and whether a change disturbed them.
-    fn listing<T>(
+    fn listing<A: Default>(
         &mut self,
         sequence: u32,
-        mut decode: impl FnMut(&[u8]) -> Result<Option<T>, DecodeError>,
-    ) -> Result<(Vec<T>, bool), Error> {
-        let mut items = Vec::new();
+        mut add: impl FnMut(&mut A, &[u8]) -> Result<(), DecodeError>,
+    ) -> Result<(A, bool), Error> {
+        let mut whole = A::default();
         let mut interrupted = false;
         let mut broken = None;
         loop {
@@ -504,14 +518,15 @@ impl Socket {
                 interrupted |= reply.interrupted;
                 match reply.content {
                     // The rest is read all the same, so that the next listing finds a quiet socket.
-                    Content::Message { body, .. } => match decode(body) {
-                        Ok(item) => items.extend(item),
-                        Err(error) => broken = Some(error),
-                    },
+                    Content::Message { body, .. } => {
+                        if let Err(error) = add(&mut whole, body) {
+                            broken = Some(error);
+                        }
+                    }
                     Content::Refused(refusal) => return Err(refusal.into()),
                     Content::Overrun => return Err(Error::answer_lost()),
                     Content::Done | Content::Acknowledged => {
-                        return broken.map_or(Ok((items, interrupted)), |error| Err(error.into()));
+                        return broken.map_or(Ok((whole, interrupted)), |error| Err(error.into()));
                     }
                     Content::Nothing => {}
                 }
@@ -573,6 +588,16 @@ impl Socket {
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+}
+
+/// Has what `decode` makes of each message added to a list.
+fn collecting<T>(
+    mut decode: impl FnMut(&[u8]) -> Result<Option<T>, DecodeError>,
+) -> impl FnMut(&mut Vec<T>, &[u8]) -> Result<(), DecodeError> {
+    move |items, body| {
+        items.extend(decode(body)?);
+        Ok(())
     }
 }
 

@@ -2,14 +2,15 @@
 //! gone, or of a client whose packets went out before there was anything to answer them.
 //!
 //! A client that goes on sending from the same port keeps such an entry alive for ever, and never
-//! reaches a living endpoint. TCP needs none of this: its connections end by themselves.
+//! reaches a living endpoint. TCP connections end by themselves, except those on the fast path whose endpoint's drain
+//! deadline is over: nothing but connection tracking has them.
 
 #[cfg(test)]
 mod tests;
 
 use std::net::SocketAddr;
 
-use crate::hash::HashMap;
+use crate::hash::{HashMap, HashSet};
 use crate::kernel_objects::Frontend;
 use crate::model::{Family, Protocol};
 
@@ -24,9 +25,12 @@ pub struct Flow {
     pub reply_source: SocketAddr,
 }
 
-/// Sockets that the flows to some frontends may lead to. The flows of all others are not ours.
+/// Sockets that the flows to some frontends may lead to, and endpoints whose time is over. All other flows are not ours.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct FlowTargets(HashMap<Frontend, Option<Box<[SocketAddr]>>>);
+pub struct FlowTargets {
+    targets: HashMap<Frontend, Option<Box<[SocketAddr]>>>,
+    over: HashSet<(Frontend, SocketAddr)>,
+}
 
 impl Flow {
     /// Returns the frontend that the client takes for the server.
@@ -56,7 +60,12 @@ impl FlowTargets {
             targets.sort_unstable();
             targets.into_boxed_slice()
         });
-        self.0.insert(frontend, targets);
+        self.targets.insert(frontend, targets);
+    }
+
+    /// Adds an endpoint of a frontend whose time is over: no flow from one to the other is to go on.
+    pub fn insert_over(&mut self, frontend: Frontend, endpoint: SocketAddr) {
+        self.over.insert((frontend, endpoint));
     }
 
     /// True if a flow is to be forgotten, so that the next packet begins a new one.
@@ -66,27 +75,38 @@ impl FlowTargets {
     /// redirected flows are stale: the others are not ours.
     #[must_use]
     pub fn is_stale(&self, flow: &Flow) -> bool {
-        match self.0.get(&flow.frontend()) {
+        let frontend = flow.frontend();
+        match self.targets.get(&frontend) {
             Some(Some(targets)) => targets.binary_search(&flow.reply_source).is_err(),
             Some(None) => flow.reply_source != flow.destination,
-            None => false,
+            None => self.over.contains(&(frontend, flow.reply_source)),
         }
     }
 
-    /// The frontends, in no order.
+    /// The frontends that targets were added of, in no order.
+    pub fn with_targets(&self) -> impl Iterator<Item = &Frontend> {
+        self.targets.keys()
+    }
+
+    /// Endpoints whose time is over, each with the frontend, in no order.
+    pub fn over(&self) -> impl Iterator<Item = &(Frontend, SocketAddr)> {
+        self.over.iter()
+    }
+
+    /// The frontends of all flows that may be stale, in no order, and some more than once.
     pub fn frontends(&self) -> impl Iterator<Item = &Frontend> {
-        self.0.keys()
+        self.with_targets().chain(self.over().map(|(frontend, _)| frontend))
     }
 
     /// True if there is a frontend of this family.
     #[must_use]
     pub fn has(&self, family: Family) -> bool {
-        self.0.keys().any(|frontend| frontend.family() == family)
+        self.frontends().any(|frontend| frontend.family() == family)
     }
 
     /// True if there is none at all.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.targets.is_empty() && self.over.is_empty()
     }
 }

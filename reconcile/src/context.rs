@@ -60,6 +60,16 @@ pub(super) struct Seen {
     pub(super) unread: Vec<(Frontend, ReadError)>,
 }
 
+/// Terms on which the real servers of a virtual server drain.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct DrainTerms {
+    /// Longest time that their connections may take to end.
+    pub(super) time: Duration,
+    /// The frontend, as clients see it, to which conntrack may carry connections that IPVS does not know; none: IPVS knows
+    /// all.
+    pub(super) tracked_as: Option<Frontend>,
+}
+
 /// Observers of a loop, and its status.
 #[derive(Debug)]
 pub(super) struct Observers {
@@ -125,12 +135,20 @@ impl Context {
     /// Returns the longest time for the connections of a frontend's endpoints to end. In ipvs mode
     /// those of SCTP have none, as with kube-proxy. A node that leaves it keeps them: their endpoints
     /// are not gone. What a Service asks for holds in each mode.
-    pub(super) fn drain_deadline(&self, frontend: &Frontend) -> Duration {
+    fn drain_deadline(&self, frontend: &Frontend) -> Duration {
         if frontend.protocol == Protocol::Sctp && self.uses(PartKind::VirtualServers) {
             return Duration::ZERO;
         }
         let chosen = self.planner.drain_deadline_seconds(frontend);
         chosen.map_or(self.pace.drain_deadline, |seconds| Duration::from_secs(seconds.into()))
+    }
+
+    /// Returns the terms on which the real servers of a virtual server drain.
+    pub(super) fn drain_terms(&self, frontend: &Frontend) -> DrainTerms {
+        let may_be_tracked =
+            self.planner.settings().has_fast_path() && frontend.protocol == Protocol::Tcp;
+        let tracked_as = may_be_tracked.then(|| self.planner.as_seen_by_clients(*frontend));
+        DrainTerms { time: self.drain_deadline(frontend), tracked_as }
     }
 
     /// Passes the desired rules of each family to the kernel's port, which writes and checks them.

@@ -84,8 +84,8 @@ impl View<'_> {
         // What rewriting notes is for the writer alone.
         let mut drain = self.writer.drain().excerpt(frontend);
         let known = Known::Compared(*frontend, found);
-        let deadline = |frontend: &Frontend| self.context.drain_deadline(frontend);
-        let rewritten = drain.rewrite(repairs.clone(), known, &deadline, now);
+        let terms = |frontend: &Frontend| self.context.drain_terms(frontend);
+        let rewritten = drain.rewrite(repairs.clone(), known, &terms, now);
         let removed: HashSet<SocketAddr> = rewritten.iter().filter_map(removed_server).collect();
         let draining = repairs.iter().filter_map(removed_server);
         let mut differences = Vec::new();

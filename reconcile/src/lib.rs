@@ -244,6 +244,7 @@ impl Reconciler {
         match ended {
             BesideEnded::RuleRepair(ended) => auditor.rules_repaired(cx, writer, ended),
             BesideEnded::Flows(ended) => writer.flows_ended(cx, ended),
+            BesideEnded::TrackedCount(ended) => writer.tracked_count_ended(ended),
         }
     }
 
@@ -404,7 +405,7 @@ impl Reconciler {
                 writer.check_draining(cx).await?;
                 leaving_ipvs.step(cx, writer).await?;
                 auditor.step(cx, writer).await?;
-                writer.remove_flows(cx);
+                writer.begin_beside(cx);
                 dispatch.report_served(cx, writer.retry_queue());
             }
         }

@@ -12,7 +12,8 @@
 //! - `balancing`: changes of schedulers go a few at a time, after everything else.
 //! - `chains`: the order of changes of chains, and those of them that wait for others.
 //! - `drain`: TCP real servers go when their last connection has ended.
-//! - `flows`: UDP and SCTP flows that lead nowhere are removed from connection tracking.
+//! - `flows`: UDP and SCTP flows that lead nowhere are removed from connection tracking, and on the fast path connections
+//!   whose time is up.
 //! - `repairs`: what other programs changed is put back.
 //! - `rule_repairs`: the constant rules are repaired beside the loop.
 //! - `schedulers`: Services get the default scheduler while the kernel lacks the one they chose.
@@ -50,7 +51,7 @@ use super::retry_queue::RetryQueue;
 use balancing::Balancing;
 pub(super) use chains::{is_explained, place};
 use drain::OpenCounts;
-pub(super) use drain::{Drain, Known};
+pub(super) use drain::{Drain, Known, TrackedCountEnded};
 use flows::{Flows, FlowsEnded};
 use kernel::worker::WorkerGone;
 use kernel::{ReadError, Refusal, RefusalClass};
@@ -86,6 +87,8 @@ pub(super) enum BesideEnded {
     RuleRepair(RuleRepairEnded),
     /// A search for flows that lead nowhere.
     Flows(FlowsEnded),
+    /// A count of connections that conntrack carries to what drains.
+    TrackedCount(TrackedCountEnded),
 }
 
 /// Everything that still has to be written, and its times. Only the writer changes it: its methods
@@ -178,9 +181,10 @@ impl Writer {
     }
 
     /// Begins to remove the flows that lead nowhere, of all frontends whose virtual servers are as
-    /// desired.
-    pub(super) fn remove_flows(&mut self, cx: &Context) {
-        self.flows.begin(cx, &self.retry_queue);
+    /// desired, and to count those to what drains.
+    pub(super) fn begin_beside(&mut self, cx: &mut Context) {
+        self.flows.begin(cx, &self.retry_queue, &self.drain);
+        self.drain.begin_count(&cx.kernel, Instant::now());
     }
 
     /// Waits for the end of what runs beside the loop.
@@ -188,12 +192,18 @@ impl Writer {
         tokio::select! {
             ended = self.rule_repairs.ended() => ended.map(BesideEnded::RuleRepair),
             ended = self.flows.ended() => ended.map(BesideEnded::Flows),
+            ended = self.drain.count_ended() => ended.map(BesideEnded::TrackedCount),
         }
     }
 
     /// Takes in what a search for flows did.
     pub(super) fn flows_ended(&mut self, cx: &mut Context, ended: FlowsEnded) {
         self.flows.end(cx, ended);
+    }
+
+    /// Takes in a count of connections to what drains.
+    pub(super) fn tracked_count_ended(&mut self, ended: TrackedCountEnded) {
+        self.drain.end_count(ended, Instant::now());
     }
 
     /// Has the Services planned again whose scheduler's module has been loaded meanwhile.
@@ -209,7 +219,9 @@ impl Writer {
         known: Known<'_>,
         now: Instant,
     ) -> Vec<Op> {
-        self.drain.rewrite(ops, known, &|frontend| cx.drain_deadline(frontend), now)
+        let ops = self.drain.rewrite(ops, known, &|frontend| cx.drain_terms(frontend), now);
+        self.flows.note_over(self.drain.take_over());
+        ops
     }
 
     /// Sends operations to the kernel: prerequisites and the API server's own service first, since

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
+use plan::hash::{HashMap, HashSet};
 use plan::kernel_objects::Frontend;
 use plan::mode::Mode;
 use plan::model::ServiceName;
@@ -16,7 +17,8 @@ use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
 use config::Configuration;
-use kernel::traffic::TrafficReader;
+use kernel::conntrack::{self, ConntrackClient};
+use kernel::traffic::{TrackedTraffic, TrafficReader};
 use kernel::{CurrentConnections, ReadError, TrafficCounters, estimators, sysctl};
 use reconcile::inquiry::{CHUNK, Inquiries, LoopGone};
 use serve::metrics::Metrics;
@@ -48,6 +50,8 @@ struct TimedReader {
     at_work: TaskTracker,
     /// Time of the readings since [`TimedReader::begin`].
     took: Duration,
+    /// Time of the last count among them.
+    counting: Duration,
 }
 
 /// Failure of a reading.
@@ -105,7 +109,8 @@ impl ServiceTrafficCycle {
                     has_failed = true;
                 }
             }
-            sleep(PERIOD.max(reader.took.saturating_mul(SHARE))).await;
+            let rest = reader.counting.saturating_mul(conntrack::REST);
+            sleep(PERIOD.max(reader.took.saturating_mul(SHARE)).max(rest)).await;
         }
     }
 
@@ -118,7 +123,16 @@ impl ServiceTrafficCycle {
         let counters = reader.run(TrafficReader::counters).await?;
         let traffic = self.with_owners(counters).await?;
         let shown = accounts.add(traffic, elapsed);
-        let mut frontends = shown.services.iter().flat_map(|(_, frontends)| frontends).copied();
+        let frontends: Vec<Frontend> =
+            shown.services.iter().flat_map(|(_, frontends)| frontends).copied().collect();
+        let led_to = self.led_to(&frontends).await?;
+        let asked = |it: &Frontend| led_to.as_ref().and_then(|all| all.get(it)).copied();
+        let asked: Vec<Frontend> = frontends.iter().map(|it| asked(it).unwrap_or(*it)).collect();
+        let mut tracked = match led_to {
+            Some(led_to) => reader.count(&asked, led_to).await?,
+            None => TrackedTraffic::default(),
+        };
+        let mut frontends = frontends.into_iter();
         let mut connections = Vec::new();
         loop {
             let some: Vec<Frontend> = frontends.by_ref().take(READ_AT_ONCE).collect();
@@ -126,11 +140,20 @@ impl ServiceTrafficCycle {
                 break;
             }
             let before = reader.took;
-            connections.extend(reader.run(move |reader| reader.connections(&some)).await?);
+            let read;
+            (read, tracked) = reader
+                .run(move |reader| Ok((reader.connections(&some, &mut tracked)?, tracked)))
+                .await?;
+            connections.extend(read);
             // Others that need the kernel or the processor get as much time.
             sleep(reader.took.saturating_sub(before)).await;
         }
-        let mut connections = connections.into_iter();
+        // The first virtual server of several that clients are led to from a frontend has its connections.
+        let mut by_frontend = tracked.by_frontend();
+        let tracked = |asked: &Frontend| by_frontend.remove(asked).unwrap_or_default();
+        let tracked: Vec<CurrentConnections> = asked.iter().map(tracked).collect();
+        let connections = connections.into_iter().zip(tracked);
+        let mut connections = connections.map(|(by_ipvs, tracked)| by_ipvs.plus(tracked));
         let of_services = shown.services.into_iter().map(|(service, frontends)| {
             let of_service = connections.by_ref().take(frontends.len());
             (service, of_service.fold(CurrentConnections::default(), CurrentConnections::plus))
@@ -142,6 +165,28 @@ impl ServiceTrafficCycle {
             took: reader.took,
             at: SystemTime::now(),
         })
+    }
+
+    /// Asks the event loop for the short circuits among these frontends, each with the frontend that clients ask. None: the
+    /// fast path is not in force, and IPVS knows all connections.
+    async fn led_to(
+        &self,
+        frontends: &[Frontend],
+    ) -> Result<Option<HashMap<Frontend, Frontend>>, Failure> {
+        let mut led_to = HashMap::default();
+        for chunk in frontends.chunks(CHUNK) {
+            let chunk = chunk.to_vec();
+            let of_chunk = self.inquiries.ask(move |view| {
+                let asked = |it: Frontend| (it, view.planner.as_seen_by_clients(it));
+                let of_chunk = chunk.into_iter().map(asked).filter(|(it, asked)| it != asked);
+                view.planner.settings().has_fast_path().then(|| of_chunk.collect::<Vec<_>>())
+            });
+            match of_chunk.await.map_err(Failure::Loop)? {
+                Some(of_chunk) => led_to.extend(of_chunk),
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(led_to))
     }
 
     /// Asks the event loop which Service each frontend belongs to.
@@ -173,17 +218,34 @@ impl ServiceTrafficCycle {
 
 impl TimedReader {
     fn new(at_work: TaskTracker) -> Self {
-        Self { reader: None, at_work, took: Duration::ZERO }
+        Self { reader: None, at_work, took: Duration::ZERO, counting: Duration::ZERO }
     }
 
     /// Begins to measure a reading.
     fn begin(&mut self) {
-        self.took = Duration::ZERO;
+        (self.took, self.counting) = (Duration::ZERO, Duration::ZERO);
     }
 
     /// Closes the socket, of which it is not known what comes next.
     fn close(&mut self) {
         self.reader = None;
+    }
+
+    /// Counts the connections that conntrack carries to frontends, as clients see them.
+    async fn count(
+        &mut self,
+        frontends: &[Frontend],
+        led_to: HashMap<Frontend, Frontend>,
+    ) -> Result<TrackedTraffic, Failure> {
+        let frontends: HashSet<Frontend> = frontends.iter().copied().collect();
+        let before = self.took;
+        let count = move |_: &mut TrafficReader| {
+            let counts = ConntrackClient::open().and_then(|mut client| client.count(&frontends));
+            counts.map_err(|error| ReadError::new("connections of connection tracking", error))
+        };
+        let counts = self.run(count).await?;
+        self.counting = self.took.saturating_sub(before);
+        Ok(TrackedTraffic::new(counts, led_to))
     }
 
     /// Reads on a thread of the runtime's pool.

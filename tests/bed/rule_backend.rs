@@ -3,6 +3,7 @@
 
 mod fast_path;
 mod fast_path_devices;
+mod fast_path_drain;
 mod fast_path_faults;
 mod neighbours;
 mod taken_over;

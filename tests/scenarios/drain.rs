@@ -3,15 +3,18 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use kernel::fake::{Fake, FakeAnswer, KernelCall};
 use plan::actual::Actual;
 use plan::event::Event;
+use plan::flows::Flow;
 use plan::kernel_objects::Frontend;
 use plan::model::{Overrides, Protocol, Service};
 use plan::op::Op;
+use plan::settings::{FastPath, RuleForm, Settings};
 use reconcile::Pace;
 use tokio::time::Instant;
 
-use crate::world::{World, frontend, real_server, slice, tcp, udp, words};
+use crate::world::{World, frontend, real_server, settings, slice, tcp, udp, words};
 
 /// Pod 1 of Service 1 has connections and is no longer an endpoint.
 async fn draining() -> (World, Service) {
@@ -284,5 +287,92 @@ async fn a_removal_that_the_kernel_refuses_is_tried_until_it_is_done() {
     world.until("gone", |_, actual| actual.virtual_servers.is_empty()).await;
     world.compared().await;
     assert_eq!(world.now().pending, 0);
+    world.assert_converged(&[]);
+}
+
+fn fast() -> Settings {
+    Settings { rule_form: RuleForm::Nftables, fast_path: FastPath::Conntrack, ..settings() }
+}
+
+/// A connection to Service 1 that leads to a pod. IPVS does not know it.
+fn carried(pod: u8) -> Flow {
+    let of = frontend(1, Protocol::Tcp);
+    Flow {
+        protocol: Protocol::Tcp,
+        destination: (of.address, of.port).into(),
+        reply_source: (IpAddr::from([10, 244, 0, pod]), 8080).into(),
+    }
+}
+
+fn is_there(actual: &Actual, pod: u8) -> bool {
+    let led_to = Frontend { address: [250, 96, 0, 1].into(), ..frontend(1, Protocol::Tcp) };
+    [frontend(1, Protocol::Tcp), led_to].iter().any(|of| real_server(actual, of, pod).is_some())
+}
+
+/// Pod 1 of Service 1, which is on the fast path, is no longer an endpoint. Conntrack carries a connection to it, and one to
+/// the other pod.
+async fn carried_on(fake: Fake) -> World {
+    let (service, endpoints) = tcp(1, &[1, 2]);
+    let mut world = World::with(fast(), fake, Pace::default());
+    world.feed(&[(service.clone(), endpoints)]).await;
+    world.complete().await;
+    world.fake.with_flows(|flows| flows.extend([carried(1), carried(2)]));
+    world.apply_slice(slice(&service, &[2])).await;
+    world
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_conntrack_carries_ends_at_the_deadline_after_its_real_servers() {
+    for are_unreadable in [false, true] {
+        let fake = Fake::new(Actual::default());
+        fake.set_flows_unreadable(are_unreadable);
+        fake.interfere(|request, actual| {
+            if matches!(request, KernelCall::Flows(_)) {
+                assert!(!is_there(actual, 1), "a client would be led to it again");
+            }
+            FakeAnswer::Honest
+        });
+        let mut world = carried_on(fake).await;
+        let since = Instant::now();
+        world.until("ended", |status, _| status.flows_removed == 1).await;
+        let took = since.elapsed().as_secs();
+        assert!((899..=902).contains(&took), "{took}");
+        assert_eq!(world.fake.with_flows(|flows| flows.clone()), [carried(2)]);
+        assert!(is_there(&world.fake.actual(), 2));
+        world.compared().await;
+        assert_eq!(world.now().drift_repaired, 0);
+        world.assert_converged(&[]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_real_server_goes_with_the_last_connection_that_conntrack_carries() {
+    let mut world = carried_on(Fake::new(Actual::default())).await;
+    world.compared().await;
+    world.compared().await;
+    assert!(is_there(&world.fake.actual(), 1));
+    let drained = world.inquiries.ask(|view| view.n_draining_connections()).await;
+    assert_eq!(drained, Ok(1));
+    let since = Instant::now();
+    world.fake.with_flows(|flows| flows.retain(|flow| *flow != carried(1)));
+    world.until("gone", |_, actual| !is_there(actual, 1)).await;
+    assert!(since.elapsed() < Duration::from_secs(60), "{:?}", since.elapsed());
+    assert_eq!(world.now().flows_removed, 0);
+    world.compared().await;
+    world.assert_converged(&[]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_endpoint_that_is_back_before_its_connections_were_removed_keeps_them() {
+    let fake = Fake::new(Actual::default());
+    let mut world = carried_on(fake).await;
+    world.fake.keep_flows(3);
+    world.until("over", |_, actual| !is_there(actual, 1)).await;
+    world.until("refused", |status, _| status.flows_pending > 0).await;
+    let (service, endpoints) = tcp(1, &[1, 2]);
+    world.feed(&[(service, endpoints)]).await;
+    world.until("nothing to remove", |status, _| status.flows_pending == 0).await;
+    world.compared().await;
+    assert_eq!(world.fake.with_flows(|flows| flows.clone()), [carried(1), carried(2)]);
     world.assert_converged(&[]);
 }

@@ -20,6 +20,7 @@ pub mod status;
 pub mod takeover;
 pub mod top;
 pub mod trace;
+mod tracked;
 
 use std::sync::Arc;
 use std::time::SystemTime;

@@ -1,5 +1,7 @@
 //! `/v1/service`: one Service, with its frontends and endpoints as the kernel has them.
 
+mod led;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -19,6 +21,7 @@ use tokio::task::spawn_blocking;
 use super::decision::{Hints, Use, hints_text};
 use super::question::Parameters;
 use super::services::{kind_text, name, no_counters, unknown};
+use super::tracked::Tracked;
 use super::{Answer, Content, FailureAnswer};
 use crate::Desk;
 use kernel::counters::{CountedRealServer, CountedVirtualServer, Counters};
@@ -196,15 +199,20 @@ pub async fn service(desk: &Desk, name: &ServiceName) -> Result<ServiceState, Fa
     let Some((explained, draining)) = known else { return Err(unknown(desk, name).await) };
     let mode = desk.settings.mode;
     let shown = explained.frontends.iter().take(MOST_FRONTENDS);
-    let frontends = shown.map(|it| it.frontend).collect();
-    let (counted, uncounted) = match count(mode, frontends).await {
+    let frontends: Vec<Frontend> = shown.map(|it| it.frontend).collect();
+    let tracked = Tracked::read(desk, &frontends).await;
+    let (tracked, counted) = match tracked {
+        Ok(tracked) => (tracked, count(mode, frontends).await),
+        Err(failure) => (None, Err(failure.message)),
+    };
+    let (counted, uncounted) = match counted {
         Ok(counted) if !estimators::are_running(Path::new(sysctl::ROOT)) => {
             (Some(counted), Some(STAND_STILL.to_owned()))
         }
         Ok(counted) => (Some(counted), None),
         Err(reason) => (None, Some(reason)),
     };
-    let state = ServiceState::of(&explained, mode, &draining, counted.as_ref());
+    let state = ServiceState::of(&explained, mode, &draining, counted.as_ref(), tracked.as_ref());
     Ok(ServiceState { uncounted, ..state })
 }
 
@@ -244,16 +252,20 @@ impl ServiceState {
         mode: Mode,
         draining: &Draining,
         counted: Option<&Counted>,
+        tracked: Option<&Tracked>,
     ) -> Self {
         let service = &explained.service;
         let shown = explained.frontends.get(..MOST_FRONTENDS).unwrap_or(&explained.frontends);
         let most = MOST_ENDPOINTS / shown.len().max(1);
-        let frontends = shown.iter().map(|it| {
-            let mut state = FrontendState::of(explained, it, draining, counted);
+        let state = |it| FrontendState::of(explained, it, draining, counted);
+        let mut frontends: Vec<FrontendState> = shown.iter().map(state).collect();
+        if let Some(tracked) = tracked {
+            led::add_tracked(shown, &mut frontends, tracked);
+        }
+        for state in &mut frontends {
             state.more_endpoints += state.endpoints.len().saturating_sub(most);
             state.endpoints.truncate(most);
-            state
-        });
+        }
         Self {
             namespace: service.name.namespace.to_string(),
             name: service.name.name.to_string(),
@@ -270,7 +282,7 @@ impl ServiceState {
             }),
             is_waiting: explained.is_waiting,
             warnings: explained.problems.iter().map(ToString::to_string).collect(),
-            frontends: frontends.collect(),
+            frontends,
             more_frontends: explained.frontends.len().saturating_sub(MOST_FRONTENDS),
             uncounted: None,
         }

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use tokio::task::spawn_blocking;
 
 use super::question::Parameters;
+use super::tracked::Tracked;
 use super::{Answer, Content, FailureAnswer, Reason, nearest};
 use crate::Desk;
 use kernel::ReadError;
@@ -132,7 +133,7 @@ async fn services(desk: &Desk, asked: Asked) -> Result<Services, FailureAnswer> 
         after = found.last().map(|summary| summary.name.clone()).or(after);
     }
     let frontends = found.iter().map(|summary| summary.frontends.clone()).collect();
-    let (counts, uncounted) = match count(desk.settings.mode, frontends).await {
+    let (counts, uncounted) = match count(desk, frontends).await {
         Ok(counts) => (counts, None),
         Err(reason) => (vec![None; found.len()], Some(reason)),
     };
@@ -144,20 +145,29 @@ async fn services(desk: &Desk, asked: Asked) -> Result<Services, FailureAnswer> 
     })
 }
 
-/// Counts the connections of each Service's virtual servers, on the runtime's pool.
+/// Counts the connections of each Service's virtual servers: those that IPVS carries, and those that conntrack does.
 async fn count(
-    mode: Mode,
+    desk: &Desk,
     frontends: Vec<Vec<Frontend>>,
 ) -> Result<Vec<Option<ConnectionCount>>, String> {
+    let mode = desk.settings.mode;
     if !mode.uses(PartKind::VirtualServers) {
         return Err(no_counters(mode));
     }
+    let tracked = Tracked::read(desk, &frontends.concat()).await;
+    let tracked = tracked.map_err(|failure| failure.message)?.unwrap_or_default();
     let counting = spawn_blocking(move || {
         let mut counters = Counters::open()?;
-        frontends
-            .iter()
-            .map(|of| counters.connections(of).map(Some))
-            .collect::<Result<Vec<_>, ReadError>>()
+        let by_frontend = tracked.by_frontend();
+        let count = |of: &Vec<Frontend>| {
+            let by_ipvs: Vec<Frontend> =
+                of.iter().filter(|it| !tracked.is_led_to(it)).copied().collect();
+            let asked = tracked.all_asked(of);
+            let of_asked = asked.iter().filter_map(|it| by_frontend.get(it)).copied();
+            let by_ipvs = counters.connections(&by_ipvs)?;
+            Ok(Some(of_asked.fold(by_ipvs, ConnectionCount::plus)))
+        };
+        frontends.iter().map(count).collect::<Result<Vec<_>, ReadError>>()
     });
     let counted = counting.await.map_err(|error| error.to_string())?;
     counted.map_err(|error| error.to_string())

@@ -27,8 +27,10 @@ use tokio::time::{Instant, sleep};
 
 use super::connections::owners_of;
 use super::question::Parameters;
+use super::tracked::Tracked;
 use super::{Answer, Content, FailureAnswer, Reason, blocking};
 use crate::Desk;
+use kernel::counters::ConnectionCount;
 use kernel::{estimators, sysctl};
 use reading::{Reading, RealServerTraffic};
 use real_servers::RealServers;
@@ -140,8 +142,19 @@ struct Kept {
     owners: HashMap<Frontend, ServiceName>,
     owners_since: Option<Instant>,
     real_servers: RealServers,
+    /// Connections to the frontends that were shown last, which conntrack carries; none: they are to be counted.
+    tracked: Option<TrackedReading>,
     /// Task that forgets all of it.
     forgetting: Option<AbortHandle>,
+}
+
+/// Connections that conntrack carries, at one time.
+#[derive(Debug)]
+struct TrackedReading {
+    at: Instant,
+    frontends: HashSet<Frontend>,
+    /// None: the fast path is not in force.
+    tracked: Option<Tracked>,
 }
 
 /// Readings that are due before an answer.
@@ -182,6 +195,7 @@ pub async fn answer(
     let to_read = kept.real_servers.next_to_read(&shown, now);
     let read = blocking(move || reading::real_servers(&to_read)).await??;
     kept.real_servers.add(read, now);
+    kept.count_tracked(&desk, &shown).await?;
     let are_running = || estimators::are_running(Path::new(sysctl::ROOT));
     top.stands_still = !blocking(are_running).await?;
     kept.add_endpoints(&mut top, &shown, asked.sort);
@@ -330,15 +344,47 @@ impl Kept {
         (Top { seconds, stands_still: false, total, all, services }, frontends)
     }
 
-    /// Adds the endpoints of these frontends, with their connections and rates.
+    /// Counts what conntrack carries, if others are shown, or the last count was long enough ago.
+    async fn count_tracked(
+        &mut self,
+        desk: &Desk,
+        shown: &[Frontend],
+    ) -> Result<(), FailureAnswer> {
+        let is_fresh = |last: &TrackedReading| {
+            let took = last.tracked.as_ref().map_or(Duration::ZERO, |it| it.took);
+            last.at.elapsed() < PERIOD.max(took.saturating_mul(SHARE))
+                && shown.iter().all(|frontend| last.frontends.contains(frontend))
+        };
+        if !self.tracked.as_ref().is_some_and(is_fresh) {
+            let tracked = Tracked::read(desk, shown).await?;
+            let frontends = shown.iter().copied().collect();
+            self.tracked = Some(TrackedReading { at: Instant::now(), frontends, tracked });
+        }
+        Ok(())
+    }
+
+    /// Adds the endpoints of these frontends, with their connections and rates. What conntrack carries is not what IPVS
+    /// knows of it.
     fn add_endpoints(&self, top: &mut Top, shown: &[Frontend], sort: Sort) {
+        let tracked = self.tracked.as_ref().and_then(|it| it.tracked.as_ref());
         let mut places: HashMap<Option<String>, &mut ServiceTraffic> =
             top.services.iter_mut().map(|it| (it.service.clone(), it)).collect();
         for frontend in shown {
             let service = self.owners.get(frontend).map(ToString::to_string);
             let Some(place) = places.get_mut(&service) else { continue };
             for (read, rates) in self.real_servers.of(frontend) {
-                place.add(read, *rates);
+                let mut read = *read;
+                if tracked.is_some_and(|it| it.is_led_to(frontend)) {
+                    (read.active, read.inactive) = (0, 0);
+                }
+                place.add(&read, *rates);
+            }
+        }
+        let shown: HashSet<&Frontend> = shown.iter().collect();
+        for (frontend, endpoint, count) in tracked.into_iter().flat_map(|it| it.counts.iter()) {
+            let service = self.owners.get(&frontend).map(ToString::to_string);
+            if let Some(place) = places.get_mut(&service).filter(|_| shown.contains(&frontend)) {
+                place.add_tracked(endpoint, count);
             }
         }
         for service in &mut top.services {
@@ -363,6 +409,25 @@ impl Kept {
 }
 
 impl ServiceTraffic {
+    /// Adds the connections to an endpoint that conntrack carries.
+    fn add_tracked(&mut self, endpoint: SocketAddr, count: ConnectionCount) {
+        self.active += count.active;
+        self.inactive += count.inactive;
+        match self.endpoints.iter_mut().find(|it| it.endpoint == endpoint) {
+            Some(same) => {
+                same.active += count.active;
+                same.inactive += count.inactive;
+            }
+            None => self.endpoints.push(EndpointTraffic {
+                endpoint,
+                rates: Rates::default(),
+                active: count.active,
+                inactive: count.inactive,
+                weight: 0,
+            }),
+        }
+    }
+
     /// Adds a real server of one of its virtual servers.
     fn add(&mut self, read: &RealServerTraffic, rates: Rates) {
         self.active += read.active;

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use netlink::{Attribute, DecodeError, attributes};
+use plan::flows::Flow;
 use plan::kernel_objects::Frontend;
 use plan::model::{Family, Protocol};
 use plan::settings::FastPath;
@@ -125,24 +126,22 @@ impl ConntrackClient {
         wanted: &Wanted,
         has: &impl Fn(&TrackedConnection) -> bool,
     ) -> Result<TrackedConnections, Error> {
-        let (mut n_kept, mut n_more) = (0, 0);
-        let found = self.socket.dump(
+        self.socket.fold_dump(
             message::GET,
             |message| filter.write(message),
-            |body| {
+            |listed: &mut TrackedConnections, body| {
                 let connection = TrackedConnection::decode(body)?;
                 let Some(connection) = connection.filter(|it| wanted.has(it) && has(it)) else {
-                    return Ok(None);
+                    return Ok(());
                 };
-                if n_kept == wanted.most {
-                    n_more += 1;
-                    return Ok(None);
+                if listed.found.len() == wanted.most {
+                    listed.n_more += 1;
+                } else {
+                    listed.found.push(connection);
                 }
-                n_kept += 1;
-                Ok(Some(connection))
+                Ok(())
             },
-        )?;
-        Ok(TrackedConnections { found, n_more })
+        )
     }
 }
 
@@ -154,6 +153,18 @@ impl Wanted {
 }
 
 impl TrackedConnection {
+    pub(super) fn flow(&self) -> Flow {
+        let Self { protocol, destination, endpoint: reply_source, .. } = *self;
+        Flow { protocol, destination, reply_source }
+    }
+
+    /// True if data may flow: as IPVS counts active connections, of UDP all.
+    pub(super) fn is_active(&self) -> bool {
+        self.protocol == Protocol::Udp
+            || self.path == FastPath::Offload
+            || matches!(self.state, "ESTABLISHED" | "HEARTBEAT_SENT" | "HEARTBEAT_ACKED")
+    }
+
     /// Returns what the client takes for the server.
     pub fn frontend(&self) -> Frontend {
         let Self { protocol, destination, .. } = *self;

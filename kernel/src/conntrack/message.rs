@@ -84,8 +84,8 @@ impl Filter {
         Self { family, protocol: Some(protocol), port: None }
     }
 
-    pub(super) const fn udp_port(family: Family, port: u16) -> Self {
-        Self { family, protocol: Some(Protocol::Udp), port: Some(port) }
+    pub(super) const fn port(family: Family, protocol: Protocol, port: u16) -> Self {
+        Self { family, protocol: Some(protocol), port: Some(port) }
     }
 
     /// Those to a frontend, as far as the kernel can choose: see `super`.

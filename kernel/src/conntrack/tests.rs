@@ -137,7 +137,10 @@ fn a_filter_names_protocol_and_port() {
         &[12, 0, 25, 0x80, 8, 0, 1, 0, 0x28, 0, 0, 0],
     ]
     .concat();
-    assert_eq!(body(|message| Filter::udp_port(Family::V6, 53).write(message)), expected);
+    assert_eq!(
+        body(|message| Filter::port(Family::V6, Protocol::Udp, 53).write(message)),
+        expected
+    );
     assert_eq!(body(|message| Filter::all(Family::V4).write(message)), [2, 0, 0, 0]);
 }
 
@@ -145,28 +148,34 @@ fn a_filter_names_protocol_and_port() {
 fn few_ports_are_asked_for_one_by_one() {
     let sockets = |count: u16| (1..=count).map(|port| SocketAddr::from(([10, 96, 0, 10], port)));
     let few = mk_targets(Protocol::Udp, sockets(8));
-    assert_eq!(filters(Family::V4, &few).len(), 8);
-    assert_eq!(filters(Family::V6, &few), []);
+    assert_eq!(filters(Family::V4, few.frontends()).len(), 8);
+    assert_eq!(filters(Family::V6, few.frontends()), []);
     let many = mk_targets(Protocol::Udp, sockets(9));
     let all_udp = [Filter::protocol(Family::V4, Protocol::Udp)];
-    assert_eq!(filters(Family::V4, &many), all_udp);
+    assert_eq!(filters(Family::V4, many.frontends()), all_udp);
     let sctp = mk_targets(Protocol::Sctp, sockets(3));
-    assert_eq!(filters(Family::V4, &sctp), [Filter::protocol(Family::V4, Protocol::Sctp)]);
+    assert_eq!(
+        filters(Family::V4, sctp.frontends()),
+        [Filter::protocol(Family::V4, Protocol::Sctp)]
+    );
 }
 
 #[test]
 fn one_port_of_many_addresses_is_asked_for_once() {
     let addresses = (1..=200).map(|host| SocketAddr::from(([192, 0, 2, host], 30_053)));
     let targets = mk_targets(Protocol::Udp, addresses);
-    assert_eq!(filters(Family::V4, &targets), [Filter::udp_port(Family::V4, 30_053)]);
+    assert_eq!(
+        filters(Family::V4, targets.frontends()),
+        [Filter::port(Family::V4, Protocol::Udp, 30_053)]
+    );
 }
 
 #[test]
 fn what_the_kernel_did_not_filter_is_noticed() {
     let flow = decode(&dns(None)).unwrap().unwrap().flow;
     assert!(Filter::all(Family::V4).passes(&flow));
-    assert!(Filter::udp_port(Family::V4, 53).passes(&flow));
-    assert!(!Filter::udp_port(Family::V4, 54).passes(&flow));
+    assert!(Filter::port(Family::V4, Protocol::Udp, 53).passes(&flow));
+    assert!(!Filter::port(Family::V4, Protocol::Udp, 54).passes(&flow));
     assert!(!Filter::protocol(Family::V4, Protocol::Sctp).passes(&flow));
     assert!(!Filter::all(Family::V6).passes(&flow));
 }

@@ -1,15 +1,16 @@
 //! Connection tracking of a fake kernel.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use plan::flows::{Flow, FlowTargets};
+use plan::hash::HashSet;
 use plan::kernel_objects::Frontend;
 use plan::model::Family;
 
 use super::{Fake, FakeAnswer, KernelCall, lost};
-use crate::FlowRemover;
-use crate::Refusal;
-use crate::RefusalClass;
+use crate::conntrack::TrackedCounts;
+use crate::counters::ConnectionCount;
+use crate::{ReadError, Refusal, RefusalClass, TrackedFlows};
 
 impl Fake {
     /// Connection tracking, to look at and to change.
@@ -22,13 +23,30 @@ impl Fake {
         self.state().kept_flows = times;
     }
 
+    /// Refuses to count flows as long as this holds.
+    pub fn set_flows_unreadable(&self, are_unreadable: bool) {
+        self.state().are_flows_unreadable = are_unreadable;
+    }
+
     /// Takes the frontends whose flows were asked to be removed since the last time, each time.
     pub fn take_cleanings(&self) -> Vec<BTreeSet<Frontend>> {
         std::mem::take(&mut self.state().cleanings)
     }
 }
 
-impl FlowRemover for Fake {
+impl TrackedFlows for Fake {
+    fn count_flows(&self, frontends: &HashSet<Frontend>) -> Result<TrackedCounts, ReadError> {
+        let state = self.state();
+        if state.are_flows_unreadable {
+            return Err(ReadError::new("connections of connection tracking", "injected"));
+        }
+        let mut counts: BTreeMap<_, ConnectionCount> = BTreeMap::new();
+        for flow in state.flows.iter().filter(|flow| frontends.contains(&flow.frontend())) {
+            counts.entry((flow.frontend(), flow.reply_source)).or_default().active += 1;
+        }
+        Ok(counts.into_iter().map(|((of, endpoint), count)| (of, endpoint, count)).collect())
+    }
+
     fn remove_flows(&self, family: Family, targets: &FlowTargets) -> Result<u64, Refusal> {
         let mut state = self.state();
         let asked = targets.frontends().filter(|frontend| frontend.family() == family);

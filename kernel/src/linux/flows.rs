@@ -1,13 +1,15 @@
-//! Stale flows, removed on any thread.
+//! Flows of connection tracking, counted and removed on any thread.
 
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use plan::flows::FlowTargets;
+use plan::hash::HashSet;
+use plan::kernel_objects::Frontend;
 use plan::model::Family;
 
-use super::super::conntrack::ConntrackClient;
-use super::{FlowRemover, Refusal, refusal};
+use super::super::conntrack::{ConntrackClient, TrackedCounts};
+use super::{ReadError, Refusal, TrackedFlows, refusal};
 
 /// Connection tracking, by a socket of its own.
 #[derive(Debug, Clone)]
@@ -19,7 +21,12 @@ impl SharedConntrack {
     }
 }
 
-impl FlowRemover for SharedConntrack {
+impl TrackedFlows for SharedConntrack {
+    fn count_flows(&self, frontends: &HashSet<Frontend>) -> Result<TrackedCounts, ReadError> {
+        let counted = self.0.lock().count(frontends);
+        counted.map_err(|error| ReadError::new("connections of connection tracking", error))
+    }
+
     fn remove_flows(&self, family: Family, targets: &FlowTargets) -> Result<u64, Refusal> {
         let mut client = self.0.lock();
         client.remove_stale(family, targets).map_err(|error| refusal(&error))

@@ -71,3 +71,30 @@ fn families_are_told_apart() {
     assert!(targets.is_stale(&udp("[fd00:96::10]:53", "[fd00:244::6]:53")));
     assert!(!targets.is_stale(&udp("[fd00:96::10]:53", "[fd00:244::5]:53")));
 }
+
+#[test]
+fn only_flows_to_an_endpoint_whose_time_is_over_go_of_tcp() {
+    let tcp = |destination: &str, reply_source: &str| Flow {
+        protocol: Protocol::Tcp,
+        ..udp(destination, reply_source)
+    };
+    let mut targets = targets();
+    let web = frontend(Protocol::Tcp, "10.96.0.10:80");
+    targets.insert(web, NOWHERE);
+    targets.insert_over(web, at("10.244.1.5:8080"));
+    assert!(targets.is_stale(&tcp("10.96.0.10:80", "10.244.1.5:8080")));
+    for going_on in [
+        tcp("10.96.0.10:80", "10.244.2.5:8080"),
+        tcp("10.96.0.10:80", "10.96.0.10:80"),
+        tcp("10.96.0.11:80", "10.244.1.5:8080"),
+        udp("10.96.0.10:80", "10.244.1.5:8080"),
+    ] {
+        assert!(!targets.is_stale(&going_on), "{going_on:?}");
+    }
+    assert!(
+        targets.frontends().any(|it| *it == web) && !targets.with_targets().any(|it| *it == web)
+    );
+    let mut over = FlowTargets::default();
+    over.insert_over(web, at("10.244.1.5:8080"));
+    assert!(over.has(Family::V4) && !over.has(Family::V6) && !over.is_empty());
+}

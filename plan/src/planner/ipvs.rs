@@ -213,11 +213,25 @@ impl Planner {
             .desired
             .frontends()
             .filter(|frontend| frontend.family() == family && frontend.protocol != Protocol::Tcp);
-        let as_seen = |frontend: &Frontend| {
-            let claim = self.desired.owning_claim(frontend);
-            claim.and_then(|claim| claim.short_circuit_of).unwrap_or(*frontend)
-        };
-        frontends.map(as_seen).collect()
+        frontends.map(|frontend| self.as_seen_by_clients(*frontend)).collect()
+    }
+
+    /// Returns the frontend whose short circuit this is, or itself: what clients take for the server.
+    #[must_use]
+    pub fn as_seen_by_clients(&self, frontend: Frontend) -> Frontend {
+        let claim = self.desired.owning_claim(&frontend);
+        claim.and_then(|claim| claim.short_circuit_of).unwrap_or(frontend)
+    }
+
+    /// Returns a frontend's virtual servers: its own, and those of its short circuits.
+    pub fn virtual_servers_of(&self, frontend: Frontend) -> impl Iterator<Item = Frontend> {
+        let desired = &self.desired;
+        let fragment = desired.owner(&frontend).and_then(|owner| desired.fragment(owner));
+        let of = fragment.into_iter().flat_map(move |fragment| {
+            let short_circuits = fragment.short_circuits_of(&frontend);
+            short_circuits.map(|claim| claim.frontend).collect::<Vec<_>>()
+        });
+        [frontend].into_iter().chain(of)
     }
 
     /// Inserts the [`Op::GrowSet`] operations that these additions need. To be called with all

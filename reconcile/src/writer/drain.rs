@@ -10,11 +10,15 @@
 //! The kernel is the only record of it that outlives us: weight 0, and the deadline, which is noted
 //! in the real server itself. After a restart what is not wanted and noted there goes on draining,
 //! until the same deadline.
+//!
+//! On the fast path IPVS forgets connections that go on. So its real servers stay until conntrack has none to them either,
+//! and when their time is up, conntrack's entries go after them (`super::flows`).
 
 mod clock;
 mod open;
 #[cfg(test)]
 mod tests;
+mod tracked;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -28,8 +32,11 @@ use plan::op::Op;
 use tokio::time::Instant;
 
 use crate::agenda::Agenda;
+use crate::context::DrainTerms;
 use clock::Clock;
 pub(super) use open::OpenCounts;
+use tracked::Tracked;
+pub(crate) use tracked::TrackedCountEnded;
 
 /// Time until the first check of a virtual server after a real server of it began to drain. Each
 /// later pause is twice as long.
@@ -52,6 +59,10 @@ pub(crate) struct Drain {
     n_removed_when_drained: usize,
     /// Families whose real servers stay until then, or their deadline, even without connections.
     held: HashMap<Family, Instant>,
+    /// Connections that conntrack carries.
+    tracked: Tracked,
+    /// Endpoints whose time is up and to which conntrack may have connections, each with the frontend, as clients see it.
+    over: Vec<(Frontend, SocketAddr)>,
 }
 
 /// Basis from which operations were computed.
@@ -72,10 +83,16 @@ struct Draining {
     deadlines: BTreeMap<SocketAddr, Instant>,
     /// True if the virtual server is removed with the last of them.
     removes_virtual_server: bool,
-    /// Number of their connections, when they were read last.
+    /// Number of their connections that IPVS carries, when they were read last.
     connections: u64,
     /// From the next check to the one after it.
     pause: Duration,
+    /// See [`DrainTerms::tracked_as`].
+    tracked_as: Option<Frontend>,
+    /// Time at which the last of them began to drain.
+    since: Option<Instant>,
+    /// True if IPVS has no connections to one of them, and conntrack may have some.
+    waits_for_tracked: bool,
 }
 
 impl Drain {
@@ -86,13 +103,14 @@ impl Drain {
             draining: Agenda::default(),
             n_removed_when_drained: 0,
             held: HashMap::default(),
+            tracked: Tracked::default(),
+            over: Vec::new(),
         }
     }
 
     /// Turns removals of TCP and SCTP real servers into draining ones, and the return of a draining one
     /// into its weight's return. Both leave its connections untouched. The same for virtual servers
-    /// that are to go with their real servers. `time` is how long the connections of a virtual
-    /// server's real servers may take to end.
+    /// that are to go with their real servers. `terms` are those of a virtual server's real servers.
     ///
     /// Omits what the kernel has noted already. Removes what has nothing to drain any more, or no
     /// time for it.
@@ -100,7 +118,7 @@ impl Drain {
         &mut self,
         ops: Vec<Op>,
         known: Known<'_>,
-        time: &dyn Fn(&Frontend) -> Duration,
+        terms: &dyn Fn(&Frontend) -> DrainTerms,
         now: Instant,
     ) -> Vec<Op> {
         let goes = |op: &Op| {
@@ -114,7 +132,7 @@ impl Drain {
         let (removals, ops): (Vec<Op>, Vec<Op>) =
             ops.into_iter().partition(|op| matches!(op, Op::RemoveVirtualServerWhenDrained(_)));
         let mut rewritten: Vec<Op> =
-            ops.into_iter().filter_map(|op| self.rewrite_one(op, known, time, now)).collect();
+            ops.into_iter().filter_map(|op| self.rewrite_one(op, known, terms, now)).collect();
         for op in removals {
             let Op::RemoveVirtualServerWhenDrained(frontend) = op else { continue };
             if self.is_draining(&frontend) {
@@ -134,6 +152,8 @@ impl Drain {
             draining: Agenda::default(),
             n_removed_when_drained: 0,
             held: self.held.clone(),
+            tracked: Tracked::default(),
+            over: Vec::new(),
         };
         let due = self.draining.due_time(frontend);
         if let (Some(draining), Some(due)) = (self.draining.get(frontend), due) {
@@ -154,9 +174,15 @@ impl Drain {
         has_ended && self.held.remove(&family).is_some()
     }
 
-    /// Returns the time of the next check; none while nothing is draining.
+    /// Returns the time of the next check or count; none while nothing is draining.
     pub(super) fn next_due(&self) -> Option<Instant> {
-        self.draining.next_due()
+        self.draining.next_due().into_iter().chain(self.tracked.next_due()).min()
+    }
+
+    /// Returns the endpoints whose time is up and to which conntrack may have connections, once, each with the frontend, as
+    /// clients see it. Their real servers are removed first.
+    pub(super) fn take_over(&mut self) -> Vec<(Frontend, SocketAddr)> {
+        std::mem::take(&mut self.over)
     }
 
     /// Returns the virtual servers to check now. There may be more.
@@ -184,34 +210,45 @@ impl Drain {
     /// Returns the operations that a virtual server's draining real servers need, and stops tracking
     /// those that have drained.
     ///
-    /// `time` is the longest that its connections may still take. It can bring a deadline forward,
-    /// as after a change of the setting, and never puts one off.
+    /// The time of the terms can bring a deadline forward, as after a change of the setting, and never
+    /// puts one off.
     pub(super) fn check(
         &mut self,
         frontend: Frontend,
         actual: Option<&ActualVirtualServer>,
-        time: Duration,
+        terms: DrainTerms,
         now: Instant,
     ) -> Vec<Op> {
         let Some(mut draining) = self.take(&frontend) else { return Vec::new() };
+        let DrainTerms { time, tracked_as } = terms;
         let latest = self.clock.deadline(now + time);
         let held_until = self.held_until(&frontend, now);
         let mut ops = Vec::new();
         draining.connections = 0;
+        draining.tracked_as = tracked_as;
+        draining.waits_for_tracked = false;
+        // To a short circuit, all are tracked.
+        let is_led_to = tracked_as.is_some_and(|seen| seen != frontend);
         draining.deadlines.retain(|socket, deadline| {
             let Some(found) = actual.and_then(|actual| actual.real_servers.get(socket)) else {
                 return false;
             };
-            let has_drained = found.connections == 0 && held_until.is_none();
-            if has_drained || now >= *deadline || time.is_zero() {
+            let is_over = now >= *deadline || time.is_zero();
+            let since = draining.since;
+            let may_be_tracked =
+                tracked_as.is_some_and(|seen| self.tracked.may_have(&seen, *socket, since));
+            let has_drained = found.connections == 0 && !may_be_tracked && held_until.is_none();
+            if has_drained || is_over {
+                self.over.extend(tracked_as.filter(|_| is_over).map(|seen| (seen, *socket)));
                 ops.push(Op::RemoveRealServer(frontend, *socket));
                 return false;
             }
+            draining.waits_for_tracked |= found.connections == 0 && may_be_tracked;
             if self.clock.instant(latest) < *deadline {
                 *deadline = self.clock.instant(latest);
                 ops.push(Op::DrainRealServer(frontend, *socket, latest));
             }
-            draining.connections += found.connections;
+            draining.connections += if is_led_to { 0 } else { found.connections };
             true
         });
         if draining.deadlines.is_empty() {
@@ -222,6 +259,7 @@ impl Drain {
                 (true, None) => Vec::new(),
             };
         }
+        self.tracked.want(tracked_as);
         draining.pause = (draining.pause * 2).min(LONGEST_PAUSE);
         let next_check = draining.next_check(now);
         let next_check = held_until.map_or(next_check, |until| next_check.min(until));
@@ -236,7 +274,8 @@ impl Drain {
 
     /// Returns the number of connections of draining real servers, as they were read last.
     pub(crate) fn n_connections(&self) -> u64 {
-        self.draining.iter().map(|(_, draining)| draining.connections).sum()
+        let by_ipvs: u64 = self.draining.iter().map(|(_, draining)| draining.connections).sum();
+        by_ipvs + self.tracked.n_connections()
     }
 
     /// Returns the draining real servers of a virtual server, with their deadlines.
@@ -254,6 +293,11 @@ impl Drain {
         self.draining.len()
     }
 
+    /// True if this real server of a virtual server is draining.
+    pub(super) fn is_draining_at(&self, frontend: &Frontend, socket: &SocketAddr) -> bool {
+        self.draining.get(frontend).is_some_and(|it| it.deadlines.contains_key(socket))
+    }
+
     /// True if a real server of a virtual server is draining.
     pub(crate) fn is_draining(&self, frontend: &Frontend) -> bool {
         self.draining.contains(frontend)
@@ -263,12 +307,12 @@ impl Drain {
         &mut self,
         op: Op,
         known: Known<'_>,
-        time: &dyn Fn(&Frontend) -> Duration,
+        terms: &dyn Fn(&Frontend) -> DrainTerms,
         now: Instant,
     ) -> Option<Op> {
         match op {
             Op::RemoveRealServer(frontend, socket) if frontend.protocol != Protocol::Udp => {
-                self.drain(frontend, socket, known, time(&frontend), now)
+                self.drain(frontend, socket, known, terms(&frontend), now)
             }
             // It is still there, and its real servers have connections.
             Op::CreateVirtualServer(frontend, server) if self.is_kept(&frontend, known) => {
@@ -309,9 +353,10 @@ impl Drain {
         frontend: Frontend,
         socket: SocketAddr,
         known: Known<'_>,
-        time: Duration,
+        terms: DrainTerms,
         now: Instant,
     ) -> Option<Op> {
+        let DrainTerms { time, tracked_as } = terms;
         let found = known.real_server(&frontend, &socket);
         let before = self.draining.get(&frontend).and_then(|it| it.deadlines.get(&socket).copied());
         let deadline = match (before, found.and_then(|found| found.deadline)) {
@@ -321,17 +366,20 @@ impl Drain {
             (None, None) => self.clock.instant(self.clock.deadline(now + time)),
         };
         let idle = found.is_some_and(|found| found.weight == 0 && found.connections == 0);
-        let has_drained = idle && self.held_until(&frontend, now).is_none();
-        let finished = has_drained || now >= deadline || time.is_zero();
+        // What conntrack has, its own check finds out.
+        let has_drained = idle && tracked_as.is_none() && self.held_until(&frontend, now).is_none();
+        let is_over = now >= deadline || time.is_zero();
         // In a comparison that would count as what others did. Its own check will find it.
         let is_left_alone = before.is_some() && matches!(known, Known::Compared(..));
-        if finished && !is_left_alone {
+        if (has_drained || is_over) && !is_left_alone {
+            self.over.extend(tracked_as.filter(|_| is_over).map(|seen| (seen, socket)));
             self.forget(&frontend, &socket);
             return Some(Op::RemoveRealServer(frontend, socket));
         }
         if before.is_none() {
             self.begin(frontend, socket, deadline, now);
             if let Some(draining) = self.draining.get_mut(&frontend) {
+                draining.tracked_as = tracked_as;
                 draining.connections += found.map_or(0, |found| found.connections);
             }
         }
@@ -353,6 +401,7 @@ impl Drain {
         let mut draining = self.take(&frontend).unwrap_or_default();
         draining.deadlines.insert(socket, deadline);
         draining.pause = FIRST_PAUSE;
+        draining.since = Some(now);
         self.put(frontend, due, draining);
     }
 

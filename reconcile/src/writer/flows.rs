@@ -4,11 +4,15 @@
 //! still a real server would be led to it again by the client's next packet; so the pending retries
 //! of a virtual server, or of the chains that lead to the endpoint, come first.
 //!
+//! On the fast path, connections to an endpoint whose drain deadline is over are removed in the same way: IPVS does not
+//! carry them, so its real server that is gone does not end them.
+//!
 //! The kernel lists its table for each search, which takes long where it is large. So a search runs beside
 //! the loop: what changes meanwhile is noted again, and searched for next.
 
 use std::cell::LazyCell;
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,6 +28,7 @@ use tracing::{debug, warn};
 use crate::context::Context;
 use crate::observer::Report;
 use crate::retry_queue::{RetryQueue, delay};
+use crate::writer::Drain;
 use kernel::Refusal;
 use kernel::worker::{FlowRemoval, FlowRemovalUnderWay, WorkerGone};
 
@@ -44,6 +49,8 @@ const PATIENCE: u32 = 5;
 pub(super) struct Flows {
     /// Frontends as clients see them.
     pending: BTreeSet<Frontend>,
+    /// Endpoints whose time is up, each with the frontend, as clients see it.
+    over: BTreeSet<(Frontend, SocketAddr)>,
     /// Search under way, with its targets, which are not pending meanwhile.
     under_way: Option<(FlowRemovalUnderWay, Arc<FlowTargets>)>,
     /// Reason for which the flows could not be removed the last time.
@@ -67,6 +74,11 @@ impl Flows {
         self.pending.extend(frontends);
     }
 
+    /// Notes endpoints whose time is up, each with the frontend, as clients see it.
+    pub(super) fn note_over(&mut self, over: impl IntoIterator<Item = (Frontend, SocketAddr)>) {
+        self.over.extend(over);
+    }
+
     /// Notes the same of the virtual servers and chains that these operations are about.
     pub(super) fn note_ops(&mut self, ops: &[Op], planner: &Planner) {
         self.pending.extend(ops.iter().flat_map(|op| led_by(op, planner)));
@@ -75,7 +87,11 @@ impl Flows {
             _ => None,
         });
         let stateless = frontends.filter(|frontend| frontend.protocol != Protocol::Tcp);
-        self.pending.extend(stateless.map(|frontend| seen_by_clients(frontend, planner)));
+        self.pending.extend(stateless.map(|frontend| planner.as_seen_by_clients(frontend)));
+    }
+
+    fn n_pending(&self) -> usize {
+        self.pending.len() + self.over.len()
     }
 
     /// Returns the time of the next search; none while nothing waits for it.
@@ -97,7 +113,7 @@ impl Flows {
     /// True during the pause after a search.
     fn is_resting(&mut self, now: Instant) -> bool {
         let rests = self.rested.is_some_and(|rested| now < rested);
-        self.is_waiting = rests && !self.pending.is_empty();
+        self.is_waiting = rests && self.n_pending() > 0;
         rests
     }
 
@@ -106,10 +122,32 @@ impl Flows {
         self.rested = Some(now + (took * REST).clamp(PAUSE, LONGEST_REST));
     }
 
-    /// Returns the frontends whose flows can be removed now.
-    fn ready(&self, planner: &Planner, retry_queue: &RetryQueue, now: Instant) -> FlowTargets {
+    /// Returns the frontends whose flows can be removed now, and the endpoints whose time is up and that no virtual server
+    /// of a frontend has any more. One that is back keeps its flows.
+    fn ready(
+        &mut self,
+        planner: &Planner,
+        retry_queue: &RetryQueue,
+        drain: &Drain,
+        now: Instant,
+    ) -> FlowTargets {
         let mut targets = FlowTargets::default();
-        if self.obstacle_due().is_none_or(|due| due <= now) && !self.pending.is_empty() {
+        if self.obstacle_due().is_some_and(|due| due > now) {
+            return targets;
+        }
+        self.over.retain(|(frontend, endpoint)| {
+            let is_left =
+                planner.virtual_servers_of(*frontend).any(|it| drain.is_draining_at(&it, endpoint));
+            if is_left || is_pending(frontend, planner, retry_queue) {
+                return true;
+            }
+            let wanted = planner.flow_targets(frontend);
+            if !wanted.is_some_and(|it| it.contains(endpoint)) {
+                targets.insert_over(*frontend, *endpoint);
+            }
+            false
+        });
+        if !self.pending.is_empty() {
             let led = LazyCell::new(|| still_led(planner, retry_queue));
             let leads_by_rules = planner.settings().mode.leads_by_rules();
             let is_pending = |it: &Frontend| {
@@ -138,18 +176,22 @@ impl Flows {
 
     /// Begins to remove the flows that lead nowhere, of all frontends whose virtual servers are as
     /// desired, unless that is under way.
-    pub(super) fn begin(&mut self, cx: &Context, retry_queue: &RetryQueue) {
+    pub(super) fn begin(&mut self, cx: &mut Context, retry_queue: &RetryQueue, drain: &Drain) {
         let now = Instant::now();
         if self.under_way.is_some() || self.is_resting(now) {
             return;
         }
-        let targets = self.ready(&cx.planner, retry_queue, now);
+        let n_pending = self.n_pending();
+        let targets = self.ready(&cx.planner, retry_queue, drain, now);
         if targets.is_empty() {
+            if self.n_pending() < n_pending {
+                cx.observers.report(&Report::FlowsPending(self.n_pending()));
+            }
             // All that was to be retried waits for its virtual server now.
             self.obstacle.take_if(|obstacle| obstacle.due <= now);
             return;
         }
-        for frontend in targets.frontends() {
+        for frontend in targets.with_targets() {
             self.pending.remove(frontend);
         }
         let targets = Arc::new(targets);
@@ -177,12 +219,14 @@ impl Flows {
                 Ok(count) => {
                     cx.observers.report(&Report::FlowsRemoved { family, count, took });
                     if count > 0 {
-                        debug!(%family, count, "removed UDP and SCTP flows that led nowhere");
+                        debug!(%family, count, "removed flows that led nowhere, or whose time was up");
                     }
                 }
                 Err(refusal) => {
-                    let again = targets.frontends().filter(|it| it.family() == family);
+                    let again = targets.with_targets().filter(|it| it.family() == family);
                     self.pending.extend(again.copied());
+                    let again = targets.over().filter(|(it, _)| it.family() == family);
+                    self.over.extend(again.copied());
                     refused = Some((family, refusal));
                 }
             }
@@ -191,7 +235,7 @@ impl Flows {
             None => self.obstacle = None,
             Some((family, refusal)) => self.put_off(cx, family, refusal),
         }
-        cx.observers.report(&Report::FlowsPending(self.pending.len()));
+        cx.observers.report(&Report::FlowsPending(self.n_pending()));
     }
 
     /// Puts the next search off, and says why if that is news.
@@ -201,13 +245,15 @@ impl Flows {
             warn!(
                 "cannot remove {family} flows that lead nowhere from connection tracking: \
                  {text}. Retries; until then, a UDP client that goes on sending from the \
-                 same port may not reach a new endpoint. The kernel module \
+                 same port may not reach a new endpoint, and connections on the fast path may go on \
+                 after their drain deadline. The kernel module \
                  nf_conntrack_netlink is needed; by hand: conntrack -D -p udp \
                  --orig-dst ADDRESS"
             );
         }
         if self.obstacle.as_ref().is_some_and(|obstacle| obstacle.attempts >= PATIENCE) {
             self.pending.retain(|frontend| cx.planner.flow_targets(frontend).is_some());
+            self.over.clear();
         }
     }
 }
@@ -246,14 +292,6 @@ fn are_chains_pending(
         |owner| planner.asked_for_by(owner).iter().any(|subject| retry_queue.contains(subject));
     !retry_queue.is_empty()
         && (still_led.contains(frontend) || planner.chain_owner(frontend).is_some_and(is_pending))
-}
-
-/// Returns the frontend whose short circuit this is, or itself.
-fn seen_by_clients(frontend: Frontend, planner: &Planner) -> Frontend {
-    let desired = planner.desired();
-    let fragment = desired.owner(&frontend).and_then(|owner| desired.fragment(owner));
-    let claim = fragment.and_then(|fragment| fragment.claim(&frontend));
-    claim.and_then(|claim| claim.short_circuit_of).unwrap_or(frontend)
 }
 
 /// True if a retry is pending for a frontend's virtual server, or for one of its short circuits.

@@ -173,9 +173,10 @@ impl Writer {
         self.open_counts.count(cx, &mut seen, n_connections).await?;
         let mut ops = Vec::new();
         for (frontend, found) in &seen.found {
-            let time = cx.drain_deadline(frontend);
-            ops.extend(self.drain.check(*frontend, found.as_ref(), time, Instant::now()));
+            let terms = cx.drain_terms(frontend);
+            ops.extend(self.drain.check(*frontend, found.as_ref(), terms, Instant::now()));
         }
+        self.flows.note_over(self.drain.take_over());
         // A pending retry will find more of the virtual server than what was known to drain.
         let is_pending = |it: &Frontend| self.retry_queue.contains(&Subject::VirtualServer(*it));
         ops.retain(|op| !matches!(op, Op::RemoveVirtualServer(frontend) if is_pending(frontend)));

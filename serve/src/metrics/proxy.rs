@@ -95,13 +95,13 @@ impl ProxyMetrics {
             livez: make.by_code("proxy_livez_total", "Number of answers at /livez, by status code.")?,
             reconciler_duration: make.histogram(
                 "conntrack_reconciler_sync_duration_seconds",
-                "Time to find and remove the UDP and SCTP flows that lead to no endpoint.",
+                "Time to find and remove the flows that lead to no endpoint.",
                 milliseconds,
             )?,
             reconciler_deleted: make.counter(
                 "conntrack_reconciler_deleted_entries_total",
-                "Number of UDP and SCTP flows that were removed, because their endpoint is gone or \
-                 because there was none when they began.",
+                "Number of flows that were removed: of UDP and SCTP, because their endpoint is gone or \
+                 because there was none when they began; on the fast path, of TCP because the drain deadline is over.",
             )?,
         })
     }

@@ -21,7 +21,7 @@ pub(super) const CLUSTER: &str = "10.244.0.0/16,fd00:244::/32";
 pub(super) const NODE_PORT: u16 = 30_080;
 pub(super) const ADDRESSES: [&str; 2] = ["10.96.0.10", "fd00:96::10"];
 /// Frontends of the Service: at its cluster addresses, and at those of the node.
-const FRONTENDS: [(&str, u16); 4] = [
+pub(super) const FRONTENDS: [(&str, u16); 4] = [
     ("10.96.0.10", 80),
     ("fd00:96::10", 80),
     ("192.168.0.11", NODE_PORT),

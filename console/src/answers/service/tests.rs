@@ -59,7 +59,7 @@ fn mk_state() -> ServiceState {
     let counted = [(frontend, Some(there))].into();
     let time = Duration::from_secs(60);
     let draining = [((frontend, socket("10.244.9.9:8080")), time)].into();
-    ServiceState::of(&explained, Mode::Ipvs, &draining, Some(&counted))
+    ServiceState::of(&explained, Mode::Ipvs, &draining, Some(&counted), None)
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn endpoints_have_what_the_kernel_has_and_what_it_has_besides_is_shown_too() {
 
 #[test]
 fn without_counters_nothing_is_zero() {
-    let state = ServiceState::of(&mk_explained(), Mode::Iptables, &Draining::new(), None);
+    let state = ServiceState::of(&mk_explained(), Mode::Iptables, &Draining::new(), None, None);
     let frontend = &state.frontends[0];
     assert_eq!((frontend.is_in_kernel, frontend.traffic), (None, None));
     assert!(frontend.endpoints.iter().all(|it| it.active.is_none() && it.weight.is_none()));
@@ -95,7 +95,7 @@ fn without_counters_nothing_is_zero() {
 fn a_virtual_server_that_is_missing_is_missed() {
     let explained = mk_explained();
     let counted = [(explained.frontends[0].frontend, None)].into();
-    let state = ServiceState::of(&explained, Mode::Ipvs, &Draining::new(), Some(&counted));
+    let state = ServiceState::of(&explained, Mode::Ipvs, &Draining::new(), Some(&counted), None);
     assert_eq!(state.frontends[0].is_in_kernel, Some(false));
 }
 

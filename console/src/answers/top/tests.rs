@@ -141,3 +141,30 @@ fn rates_of_endpoints_are_of_two_seconds_or_more() {
     known.next_to_read(&[], now + PERIOD + STALE);
     assert_eq!(known.of(&frontend(1)).count(), 0, "it is no base any more");
 }
+
+#[test]
+fn connections_that_conntrack_carries_count_once_and_not_as_ipvs_knows_them() {
+    let mut kept = kept();
+    let (mut top, shown) = kept.top(&Asked::default());
+    let now = Instant::now();
+    let read = shown.iter().map(|it| (*it, vec![real_server(10, 4.0)])).collect();
+    kept.real_servers.add(read, now);
+    let gone = "10.244.9.9:8080".parse().unwrap();
+    let count = |active, inactive| ConnectionCount { active, inactive };
+    let counts = [
+        (frontend(1), real_server(0, 0.0).endpoint, count(20, 2)),
+        (frontend(1), gone, count(1, 0)),
+        (frontend(7), gone, count(9, 9)),
+    ];
+    // The second virtual server is the short circuit of the first one.
+    let tracked = Some(Tracked::of([(frontend(2), frontend(1))], counts));
+    let frontends = shown.iter().copied().collect();
+    kept.tracked = Some(TrackedReading { at: now, frontends, tracked });
+    kept.add_endpoints(&mut top, &shown, Sort::Name);
+    let cart = top.services.iter().find(|it| it.service.is_some()).unwrap();
+    assert_eq!((cart.active, cart.inactive), (3 + 20 + 1, 1 + 2));
+    let of = |endpoint| cart.endpoints.iter().find(|it| it.endpoint == endpoint).unwrap();
+    assert_eq!((of(gone).active, of(gone).weight), (1, 0));
+    let there = of(real_server(0, 0.0).endpoint);
+    assert_eq!((there.active, there.inactive, there.weight), (23, 3, 1));
+}

@@ -80,15 +80,13 @@ impl Compiler<'_> {
         }
     }
 
-    /// True if all clients are led to short circuits. A scheduler that counts connections would count those that begin, and
-    /// a deadline would not end those that IPVS does not carry.
+    /// True if all clients are led to short circuits. A scheduler that counts connections would count those that begin.
     pub(super) fn is_on_fast_path(&self) -> bool {
         let overrides = self.service.overrides.as_deref();
-        let needs_ipvs =
-            overrides.is_some_and(|it| it.is_off_fast_path || it.drain_deadline_seconds.is_some());
+        let is_off = overrides.is_some_and(|it| it.is_off_fast_path);
         let scheduler = self.claims.scheduler().known();
         let counts_none = scheduler.is_some_and(|it| !it.counts_connections);
-        self.settings.has_fast_path() && !needs_ipvs && counts_none
+        self.settings.has_fast_path() && !is_off && counts_none
     }
 
     /// Claims short circuits for all frontends of a family that were noted.

@@ -514,11 +514,15 @@ fn all_clients_of_a_service_that_needs_no_ipvs_later_are_led_to_short_circuits()
     for overrides in [
         Overrides { scheduler: SchedulerName::new("wlc").ok(), ..Overrides::default() },
         Overrides { is_off_fast_path: true, ..Overrides::default() },
-        Overrides { drain_deadline_seconds: Some(30), ..Overrides::default() },
     ] {
         service.overrides = Some(Box::new(overrides));
         assert!(led(&service, &settings).is_empty(), "{:?}", service.overrides);
     }
+    let timed = Overrides { drain_deadline_seconds: Some(30), ..Overrides::default() };
+    service.overrides = Some(Box::new(timed));
+    assert_eq!(led(&service, &settings), ["10.96.0.9 2", "203.0.113.5 2"]);
+    service.overrides =
+        Some(Box::new(Overrides { is_off_fast_path: true, ..Overrides::default() }));
     // What a policy promises to clients in the cluster needs a short circuit all the same.
     service.external_policy = TrafficPolicy::Local;
     assert_eq!(led(&service, &settings), ["203.0.113.5 2"]);

@@ -8,6 +8,11 @@ use super::*;
 const LONGEST: Duration = Duration::from_secs(900);
 const SECOND: Duration = Duration::from_secs(1);
 
+/// Terms with this time, where IPVS carries all connections.
+fn within(time: Duration) -> DrainTerms {
+    DrainTerms { time, tracked_as: None }
+}
+
 impl Drain {
     fn is_empty(&self) -> bool {
         self.draining.is_empty()
@@ -57,11 +62,11 @@ fn quiet(connections: u64) -> ActualVirtualServer {
 }
 
 fn planned(drain: &mut Drain, ops: Vec<Op>, now: Instant) -> Vec<Op> {
-    drain.rewrite(ops, Known::Nothing, &|_| LONGEST, now)
+    drain.rewrite(ops, Known::Nothing, &|_| within(LONGEST), now)
 }
 
 fn compared(drain: &mut Drain, ops: Vec<Op>, found: &ActualVirtualServer, now: Instant) -> Vec<Op> {
-    drain.rewrite(ops, Known::Compared(tcp(), Some(found)), &|_| LONGEST, now)
+    drain.rewrite(ops, Known::Compared(tcp(), Some(found)), &|_| within(LONGEST), now)
 }
 
 /// The deadline in the operation that drains pod 1.
@@ -89,8 +94,8 @@ fn a_tcp_real_server_stays_until_its_last_connection_has_ended() {
     assert!(drain.due(now).is_empty());
     let later = drain.next_due().unwrap();
     assert_eq!(drain.due(later), [tcp()]);
-    assert!(drain.check(tcp(), Some(&quiet(3)), LONGEST, later).is_empty());
-    assert_eq!(drain.check(tcp(), Some(&quiet(0)), LONGEST, later), [removal(1)]);
+    assert!(drain.check(tcp(), Some(&quiet(3)), within(LONGEST), later).is_empty());
+    assert_eq!(drain.check(tcp(), Some(&quiet(0)), within(LONGEST), later), [removal(1)]);
     assert!(drain.is_empty() && drain.next_due().is_none());
 }
 
@@ -100,15 +105,15 @@ fn its_time_may_run_out() {
     let (mut drain, noted) = drained(now);
     let end = drain.clock.instant(noted);
     assert!(end - now >= LONGEST && end - now <= LONGEST + SECOND);
-    assert!(drain.check(tcp(), Some(&quiet(3)), LONGEST, now + LONGEST / 2).is_empty());
-    assert_eq!(drain.check(tcp(), Some(&quiet(3)), LONGEST, end), [removal(1)]);
+    assert!(drain.check(tcp(), Some(&quiet(3)), within(LONGEST), now + LONGEST / 2).is_empty());
+    assert_eq!(drain.check(tcp(), Some(&quiet(3)), within(LONGEST), end), [removal(1)]);
 }
 
 #[test]
 fn no_time_means_at_once() {
     let mut drain = Drain::new();
     let both = vec![removal(1), Op::RemoveVirtualServerWhenDrained(tcp())];
-    let ops = drain.rewrite(both, Known::Nothing, &|_| Duration::ZERO, Instant::now());
+    let ops = drain.rewrite(both, Known::Nothing, &|_| within(Duration::ZERO), Instant::now());
     assert_eq!(ops, [removal(1), Op::RemoveVirtualServer(tcp())]);
     assert!(drain.is_empty());
 }
@@ -117,14 +122,14 @@ fn no_time_means_at_once() {
 fn less_time_chosen_later_counts_from_then_on_and_more_does_not() {
     let now = Instant::now();
     let (mut drain, noted) = drained(now);
-    assert!(drain.check(tcp(), Some(&quiet(3)), LONGEST * 2, now + SECOND).is_empty());
-    let ops = drain.check(tcp(), Some(&quiet(3)), 10 * SECOND, now + 3 * SECOND);
+    assert!(drain.check(tcp(), Some(&quiet(3)), within(LONGEST * 2), now + SECOND).is_empty());
+    let ops = drain.check(tcp(), Some(&quiet(3)), within(10 * SECOND), now + 3 * SECOND);
     let sooner = deadline(&ops);
     assert!(noted.second() - sooner.second() > 880);
     let end = drain.next_due().unwrap().max(drain.clock.instant(sooner));
-    assert_eq!(drain.check(tcp(), Some(&quiet(3)), LONGEST, end), [removal(1)]);
+    assert_eq!(drain.check(tcp(), Some(&quiet(3)), within(LONGEST), end), [removal(1)]);
     let (mut drain, _) = drained(now);
-    let ops = drain.check(tcp(), Some(&quiet(3)), Duration::ZERO, now + SECOND);
+    let ops = drain.check(tcp(), Some(&quiet(3)), within(Duration::ZERO), now + SECOND);
     assert_eq!(ops, [removal(1)]);
 }
 
@@ -134,24 +139,24 @@ fn a_virtual_server_that_balances_otherwise_from_now_on_is_checked_at_once() {
     let (mut drain, _) = drained(now);
     for _ in 0..6 {
         let check = drain.next_due().unwrap();
-        drain.check(tcp(), Some(&quiet(3)), LONGEST, check);
+        drain.check(tcp(), Some(&quiet(3)), within(LONGEST), check);
     }
     let later = now + 31 * SECOND;
     let change = vec![Op::ChangeVirtualServer(tcp(), server())];
     assert_eq!(planned(&mut drain, change.clone(), later), change);
     assert_eq!(drain.due(later), [tcp()]);
-    assert_eq!(drain.check(tcp(), Some(&quiet(3)), Duration::ZERO, later), [removal(1)]);
+    assert_eq!(drain.check(tcp(), Some(&quiet(3)), within(Duration::ZERO), later), [removal(1)]);
 }
 
 #[test]
 fn checks_come_at_growing_distances_up_to_a_quarter_of_a_minute_and_at_the_deadline() {
     let start = Instant::now();
     let mut drain = Drain::new();
-    let ops = drain.rewrite(vec![removal(1)], Known::Nothing, &|_| 60 * SECOND, start);
+    let ops = drain.rewrite(vec![removal(1)], Known::Nothing, &|_| within(60 * SECOND), start);
     let end = drain.clock.instant(deadline(&ops));
     let mut checks = Vec::new();
     while let Some(check) = drain.next_due() {
-        drain.check(tcp(), Some(&quiet(3)), 60 * SECOND, check);
+        drain.check(tcp(), Some(&quiet(3)), within(60 * SECOND), check);
         checks.push(check);
     }
     assert_eq!(checks.pop(), Some(end));
@@ -166,7 +171,7 @@ fn another_one_that_begins_to_drain_is_checked_soon() {
     let (mut drain, _) = drained(start);
     for _ in 0..6 {
         let check = drain.next_due().unwrap();
-        drain.check(tcp(), Some(&quiet(3)), LONGEST, check);
+        drain.check(tcp(), Some(&quiet(3)), within(LONGEST), check);
     }
     let now = start + 50 * SECOND;
     planned(&mut drain, vec![removal(2)], now);
@@ -189,7 +194,7 @@ fn many_are_checked_in_portions() {
         assert!((1..=CHECKS_AT_ONCE).contains(&due.len()));
         checks += due.len();
         for frontend in due {
-            drain.check(frontend, Some(&quiet(1)), LONGEST, later);
+            drain.check(frontend, Some(&quiet(1)), within(LONGEST), later);
         }
     }
     assert_eq!((checks, drain.len()), (1_000, 1_000));
@@ -221,7 +226,10 @@ fn a_comparison_changes_nothing_about_what_drains() {
         let now = now + passed * SECOND;
         assert!(compared(&mut drain, vec![removal(1)], &found, now).is_empty(), "{passed}");
     }
-    assert_eq!(drain.check(tcp(), Some(&found), LONGEST, now + 1_000 * SECOND), [removal(1)]);
+    assert_eq!(
+        drain.check(tcp(), Some(&found), within(LONGEST), now + 1_000 * SECOND),
+        [removal(1)]
+    );
 }
 
 #[test]
@@ -248,8 +256,8 @@ fn after_a_restart_the_noted_deadline_holds() {
     assert!(compared(&mut restarted, vec![removal(1)], &found, now + 600 * SECOND).is_empty());
     assert_eq!(restarted.len(), 1);
     let check = now + 800 * SECOND;
-    assert!(restarted.check(tcp(), Some(&found), LONGEST, check).is_empty());
-    assert_eq!(restarted.check(tcp(), Some(&found), LONGEST, end + SECOND), [removal(1)]);
+    assert!(restarted.check(tcp(), Some(&found), within(LONGEST), check).is_empty());
+    assert_eq!(restarted.check(tcp(), Some(&found), within(LONGEST), end + SECOND), [removal(1)]);
     // The deadline passed while no process ran.
     let mut late = Drain::new();
     assert_eq!(compared(&mut late, vec![removal(1)], &found, end + SECOND), [removal(1)]);
@@ -286,10 +294,13 @@ fn a_virtual_server_without_endpoints_goes_with_its_last_connection() {
     };
     assert!(compared(&mut drain, last_ones(), &found(1), now + 30 * SECOND).is_empty());
     let one_left = mk_found([(1, 0, Some(noted), 0), (2, 0, Some(noted), 1)]);
-    assert_eq!(drain.check(tcp(), Some(&one_left), LONGEST, now + 40 * SECOND), [removal(1)]);
+    assert_eq!(
+        drain.check(tcp(), Some(&one_left), within(LONGEST), now + 40 * SECOND),
+        [removal(1)]
+    );
     let last = mk_found([(2, 0, Some(noted), 0)]);
     assert_eq!(
-        drain.check(tcp(), Some(&last), LONGEST, now + 50 * SECOND),
+        drain.check(tcp(), Some(&last), within(LONGEST), now + 50 * SECOND),
         [Op::RemoveVirtualServer(tcp())]
     );
     assert!(drain.is_empty());
@@ -316,7 +327,7 @@ fn a_virtual_server_that_comes_back_while_it_drains_is_changed_and_stays() {
     );
     // Pod 2 goes on draining, and goes alone.
     let found = mk_found([(1, 1, None, 4), (2, 0, None, 0), (3, 1, None, 4)]);
-    assert_eq!(drain.check(tcp(), Some(&found), LONGEST, now + SECOND), [removal(2)]);
+    assert_eq!(drain.check(tcp(), Some(&found), within(LONGEST), now + SECOND), [removal(2)]);
 }
 
 #[test]
@@ -335,7 +346,7 @@ fn udp_and_what_has_no_time_is_removed_at_once() {
         let gone = Op::RemoveRealServer(frontend(protocol), socket(1));
         let ops = vec![gone.clone(), Op::RemoveVirtualServerWhenDrained(frontend(protocol))];
         assert_eq!(
-            drain.rewrite(ops, Known::Nothing, &|_| time, Instant::now()),
+            drain.rewrite(ops, Known::Nothing, &|_| within(time), Instant::now()),
             [gone, Op::RemoveVirtualServer(frontend(protocol))]
         );
     }
@@ -355,7 +366,7 @@ fn a_reading_that_wants_it_or_misses_it_ends_the_draining() {
     assert!(drain.is_empty());
     // The whole virtual server has gone.
     let (mut drain, _) = drained(now);
-    assert!(drain.check(tcp(), None, LONGEST, now + SECOND).is_empty() && drain.is_empty());
+    assert!(drain.check(tcp(), None, within(LONGEST), now + SECOND).is_empty() && drain.is_empty());
 }
 
 #[test]
@@ -364,16 +375,16 @@ fn a_removal_that_failed_is_tried_again_and_not_drained_once_more() {
     let (mut drain, noted) = drained(now);
     let end = drain.clock.instant(noted);
     let found = mk_found([(1, 0, Some(noted), 3)]);
-    assert_eq!(drain.check(tcp(), Some(&found), LONGEST, end), [removal(1)]);
+    assert_eq!(drain.check(tcp(), Some(&found), within(LONGEST), end), [removal(1)]);
     // The kernel said no.
     let known = Known::One(tcp(), Some(&found));
-    let ops = drain.rewrite(vec![removal(1)], known, &|_| LONGEST, end + SECOND);
+    let ops = drain.rewrite(vec![removal(1)], known, &|_| within(LONGEST), end + SECOND);
     assert_eq!(ops, [removal(1)]);
     // The same for one whose writing of weight 0 failed: the deadline is that of the first time.
     let (mut drain, noted) = drained(now);
     let unwritten = mk_found([(1, 1, None, 3)]);
     let known = Known::One(tcp(), Some(&unwritten));
-    let ops = drain.rewrite(vec![removal(1)], known, &|_| LONGEST, now + 5 * SECOND);
+    let ops = drain.rewrite(vec![removal(1)], known, &|_| within(LONGEST), now + 5 * SECOND);
     assert_eq!(deadline(&ops), noted);
 }
 
@@ -389,7 +400,7 @@ fn a_family_that_is_held_keeps_what_has_drained_until_then_or_the_deadline() {
     let mut last = now;
     while let Some(due) = drain.next_due() {
         last = due;
-        let ops = drain.check(tcp(), Some(&found), LONGEST, due);
+        let ops = drain.check(tcp(), Some(&found), within(LONGEST), due);
         assert_eq!(ops.is_empty(), due < now + 10 * SECOND, "{:?}", due - now);
     }
     assert_eq!(last, now + 10 * SECOND);
@@ -397,7 +408,7 @@ fn a_family_that_is_held_keeps_what_has_drained_until_then_or_the_deadline() {
     drain.hold(Family::V4, now + 60 * SECOND);
     let noted = deadline(&compared(&mut drain, vec![removal(1)], &quiet(1), now));
     let end = drain.clock.instant(noted).min(now + 30 * SECOND);
-    assert_eq!(drain.check(tcp(), Some(&quiet(1)), Duration::ZERO, end), [removal(1)]);
+    assert_eq!(drain.check(tcp(), Some(&quiet(1)), within(Duration::ZERO), end), [removal(1)]);
     // The other family goes on as always.
     drain.hold(Family::V6, now + 600 * SECOND);
     let later = now + 70 * SECOND;
