@@ -18,6 +18,7 @@ mod leftovers;
 mod no_endpoints;
 mod node;
 mod node_ports;
+mod packets;
 mod policies;
 mod rules;
 mod services;

@@ -3,7 +3,7 @@
 
 use plan::model::{Service, ServiceKind};
 
-use crate::node::{Node, check};
+use crate::node::{Node, check, said};
 use crate::words::{CLUSTER, LOCAL, applied, ips, service, slice, sliced};
 
 fn run(external_policy: plan::model::TrafficPolicy, endpoints: &[&str]) -> Node {
@@ -168,6 +168,46 @@ fn a_rolling_update_of_the_only_endpoint() {
         node.run([sliced(&slice("web-1", "web", endpoints))]);
         for frontend in ["TCP 10.96.0.9:80", "TCP 198.51.100.7:80", "TCP 246.51.100.7:80"] {
             assert_eq!(node.real_servers(frontend).as_deref(), expected, "{step}: {frontend}");
+        }
+    }
+}
+
+/// Since kube-proxy 1.36 (kubernetes/kubernetes#135593): the address of a pod that has ended is given to a new pod while the
+/// former one is not deleted yet, on this node or on another one, and both are endpoints of the Service.
+#[test]
+fn an_address_that_a_new_pod_has_already_is_the_new_pods() {
+    const FORMER: [&str; 3] =
+        ["10.244.0.2@n1 terminating", "10.244.0.2@n1 ended", "10.244.0.2@n2 terminating"];
+    let run = |slices: &[plan::model::EndpointSlice]| {
+        let web = Service {
+            kind: ServiceKind::NodePort,
+            external: ips(&["198.51.100.7"]),
+            external_policy: LOCAL,
+            ..service("web", &["10.96.0.9"])
+        };
+        Node::after([applied(&web)].into_iter().chain(slices.iter().map(sliced)))
+    };
+    let other = "10.244.1.2@n2";
+    let alone = run(&[slice("web-1", "web", &["10.244.0.2@n1", other])]);
+    assert_eq!(alone.real_servers("TCP 198.51.100.7:80").unwrap(), "10.244.0.2:8080");
+    for former in FORMER {
+        let new = "10.244.0.2@n1";
+        for slices in [
+            &[slice("web-1", "web", &[former, new, other])][..],
+            &[slice("web-1", "web", &[other, new, former])],
+            &[slice("web-1", "web", &[former, other]), slice("web-2", "web", &[new])],
+            &[slice("web-1", "web", &[new]), slice("web-2", "web", &[former, other])],
+        ] {
+            let mut node = run(slices);
+            assert_eq!(node.state(), alone.state(), "{former}: {slices:?}");
+            // The former pod goes, and the new one keeps its connections.
+            let events = slices.iter().map(|it| {
+                let mut left = it.clone();
+                left.endpoints.retain(|it| !it.conditions.terminating);
+                sliced(&left)
+            });
+            let plan = node.run(events);
+            assert_eq!(said(&plan.ops), [""; 0], "{former}: {slices:?}");
         }
     }
 }
