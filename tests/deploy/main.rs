@@ -388,3 +388,78 @@ fn the_image_is_put_where_kube_proxy_is_and_a_rollout_waits_for_it() {
     assert_eq!(probe.path.as_deref(), Some("/readyz"));
     assert!(page.contains("\"readinessProbe\":null"), "the way back takes the probe out");
 }
+
+/// Targets of kubeadm's patches as of 1.37, and the kinds of patches (`KnownTargets` and `parseFilename` in
+/// cmd/kubeadm/app/util/patches/patches.go).
+const TARGETS: [&str; 7] = [
+    "etcd",
+    "kube-apiserver",
+    "kube-controller-manager",
+    "kube-scheduler",
+    "kubeletconfiguration",
+    "corednsdeployment",
+    "kubeproxydaemonset",
+];
+const KINDS: [&str; 3] = ["json", "merge", "strategic"];
+
+/// Reads the name of a file as kubeadm does: target, suffix, `+` and a kind of patch, extension. None: kubeadm ignores it.
+fn target_and_kind(file: &str) -> Option<(&str, &str)> {
+    let name = file.strip_suffix(".yaml").or_else(|| file.strip_suffix(".json"))?;
+    let target = TARGETS.into_iter().find(|target| name.starts_with(target))?;
+    match name.split_once('+') {
+        None => Some((target, "strategic")),
+        Some((_, kind)) => Some((target, KINDS.into_iter().find(|it| kind == *it)?)),
+    }
+}
+
+#[test]
+fn an_upgrade_of_kubeadm_keeps_the_image() {
+    const FOLDER: &str = "deploy/kubeadm-patch";
+    let files = fs::read_dir(root().join(FOLDER)).unwrap();
+    let files: Vec<String> =
+        files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
+    let known: Vec<&String> = files.iter().filter(|it| target_and_kind(it).is_some()).collect();
+    let [file] = known[..] else { panic!("kubeadm would apply {known:?}") };
+    assert_eq!(target_and_kind(file), Some(("kubeproxydaemonset", "strategic")));
+
+    let patch: DaemonSet = parse(Path::new(FOLDER).join(file)).remove(0);
+    let readiness: DaemonSet = parse(Path::new(FOLDER).join("readiness.yaml")).remove(0);
+    let overlay: Kustomization =
+        parse("deploy/kustomize/overlays/kubeadm/kustomization.yaml").remove(0);
+    let Image { new_name, new_tag, .. } = &overlay.images[0];
+    let ours = containers(&daemon_set()).remove(1);
+    // A strategic merge finds containers by their names and leaves alone what it does not name: the command, which leads
+    // to this program in the image, its flags, and the volumes.
+    let mut expected = readiness;
+    let containers = &mut expected.spec.template.spec.as_mut().unwrap().containers;
+    containers[0].image = Some(format!("{new_name}:{new_tag}"));
+    let probe = |it: &Container| it.readiness_probe.clone().unwrap();
+    let (there, here) = (probe(&containers[0]), probe(&ours));
+    assert_eq!(there.http_get.as_ref().unwrap().path, here.http_get.as_ref().unwrap().path);
+    assert_eq!(
+        (there.period_seconds, there.timeout_seconds, there.failure_threshold),
+        (here.period_seconds, here.timeout_seconds, here.failure_threshold)
+    );
+    assert_eq!(patch, expected);
+
+    let page = read("docs/replace-kube-proxy.md");
+    assert!(page.contains(&format!("`{FOLDER}/{file}`")), "{file}");
+    assert!(
+        page.contains("- target: kubeproxydaemonset"),
+        "kubespray writes the file by its variable"
+    );
+}
+
+#[test]
+fn names_of_patches_are_read_as_kubeadm_reads_them() {
+    for (file, expected) in [
+        ("kubeproxydaemonset+strategic.yaml", Some(("kubeproxydaemonset", "strategic"))),
+        ("kubeproxydaemonset0.json", Some(("kubeproxydaemonset", "strategic"))),
+        ("kubeproxydaemonset1+json.yaml", Some(("kubeproxydaemonset", "json"))),
+        ("kubeproxydaemonset.txt", None),
+        ("kube-proxy+strategic.yaml", None),
+        ("readiness.yaml", None),
+    ] {
+        assert_eq!(target_and_kind(file), expected, "{file}");
+    }
+}
