@@ -357,6 +357,36 @@ fn slices_that_belong_to_no_service() {
     }
 }
 
+/// Since Kubernetes 1.36 the API's schema says, too, that `endpoints` need not be there (kubernetes/kubernetes#136111).
+#[test]
+fn a_slice_may_have_no_endpoints_and_no_ports() {
+    for rest in ["", "endpoints: []\nports: []", "endpoints:\nports:"] {
+        let (slice, warnings) = slice_of(&format!("addressType: IPv4\n{rest}"));
+        let slice = slice.unwrap();
+        assert_eq!((slice.endpoints.len(), slice.ports.len()), (0, 0), "{rest:?}");
+        assert_eq!(warnings, Vec::<String>::new(), "{rest:?}");
+    }
+}
+
+/// By default since Kubernetes 1.36, always since 1.37 (KEP-5311). YAML reads some of them as numbers unless they are
+/// quoted, as the API server's answers are.
+#[test]
+fn a_services_name_may_begin_with_a_digit_or_be_a_number() {
+    for name in ["3scale", "0", "1e3", "0x10", "10-96-0-10"] {
+        let (service, warnings) = convert_service(&format!(
+            "metadata: {{name: '{name}', namespace: shop}}\nspec: {{clusterIP: 10.96.0.10}}"
+        ));
+        assert_eq!(service.unwrap().name, ObjectName::new("shop", name));
+        assert_eq!(warnings, Vec::<String>::new(), "{name}");
+        let (slice, warnings) = convert_slice(&format!(
+            "metadata: {{name: web-1, namespace: shop, labels: {{kubernetes.io/service-name: '{name}'}}}}\n\
+             addressType: IPv4"
+        ));
+        assert_eq!(slice.unwrap().service, ObjectName::new("shop", name));
+        assert_eq!(warnings, Vec::<String>::new(), "{name}");
+    }
+}
+
 #[test]
 fn a_slice_in_full() {
     let (slice, warnings) = slice_of(

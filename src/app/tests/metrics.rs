@@ -140,6 +140,14 @@ kube-proxy 1.36 has these besides:
 | `rest_client_rate_limiter_duration_seconds`, `rest_client_request_size_bytes`, `rest_client_response_size_bytes`, `rest_client_request_retries_total`, `rest_client_transport_*`, `rest_client_exec_plugin_*`, `rest_client_dns_resolution_duration_seconds` | parts of client-go that have no counterpart here, or that no dashboard was seen to chart |
 | `registered_metrics_total`, `hidden_metrics_total`, `disabled_metrics_total`, `cardinality_enforcement_unexpected_categorizations_total` | of Kubernetes' framework for metrics |
 | `apiserver_*`, `aggregator_*`, `workqueue_*` | of libraries for API servers and controllers that kube-proxy is linked with; they stay at zero there |
+
+kube-proxy 1.37 has these of its nftables mode, for NodePorts on localhost (`nodePortAddresses` with `localhost`). Here:
+
+| kube-proxy | here |
+| --- | --- |
+| `kubeproxy_nftables_localhost_nodeport_listeners` | no count of listeners; `kube_ipvs_localhost_connections` has the connections |
+| `kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total` | `kube_ipvs_localhost_listen_failures`: a gauge of those that fail now |
+| `kubeproxy_nftables_localhost_nodeport_rejected_packets_total` | none: nothing listens for UDP and SCTP on localhost, and the kernel refuses |
 ";
 
 /// `cargo xtask docs` writes it anew.
