@@ -79,7 +79,7 @@ fn served(
     nodes
 }
 
-/// What becomes of a client's packet to a frontend such as `TCP 10.96.0.9:80`.
+/// Fate of a client's packet to a frontend such as `TCP 10.96.0.9:80`, in words.
 fn fate(node: &Node, client_word: &str, frontend: &str) -> String {
     let (protocol, destination) = frontend.split_once(' ').unwrap();
     let protocol = match protocol {
@@ -306,8 +306,8 @@ fn the_internal_policy_is_about_cluster_ips() {
     }
 }
 
-/// Of a load balancer's Service: the endpoints, and what a pod gets at the cluster IP, a client outside at the load balancer
-/// IP.
+/// Endpoints of a load balancer's Service, and the outcome for a pod at the cluster IP and for a client outside at the load
+/// balancer IP.
 type Terminating = (&'static str, &'static [&'static str], &'static str, &'static str);
 
 #[track_caller]
