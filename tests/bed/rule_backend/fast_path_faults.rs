@@ -19,6 +19,7 @@ use crate::fixture::{Bed, TARGET, ip};
 const ARGUMENTS: [&str; 4] = ["--cluster-cidr", CLUSTER, NFTABLES, OFFLOAD];
 /// Protocols that the flow table carries.
 const CARRIED: [Protocol; 2] = [Protocol::Tcp, Protocol::Udp];
+const NODE_PORT_OF_NODE: (&str, u16) = ("192.168.0.11", NODE_PORT);
 /// Time to wait for what will not come.
 const SHORT: Duration = Duration::from_secs(1);
 /// Time limit of an answer that TCP may have to repeat some packets for.
@@ -81,7 +82,7 @@ fn open(bed: &Bed) -> Vec<Open> {
         for (from, address, port, is_masqueraded) in [
             (bed.client(), ADDRESSES[0], 80, true),
             (bed.client(), ADDRESSES[1], 80, true),
-            (bed.client(), "192.168.0.11", NODE_PORT, true),
+            (bed.client(), NODE_PORT_OF_NODE.0, NODE_PORT_OF_NODE.1, true),
             (pod, ADDRESSES[0], 80, false),
             (pod, ADDRESSES[1], 80, false),
         ] {
@@ -112,13 +113,13 @@ fn require(all: &mut Vec<Open>, why: &str, expected: impl Fn(&Open) -> Next) {
     assert!(wrong.is_empty(), "{why}:\n{}", wrong.join("\n"));
 }
 
-/// Outcomes of a new connection of each protocol and client to each cluster IP.
+/// Outcomes of a new connection of each protocol and client to each cluster IP and the NodePort.
 fn ask_anew(bed: &Bed, limit: Duration) -> Vec<(String, Result<String, Refusal>)> {
     let mut outcomes = Vec::new();
     for protocol in CARRIED {
-        for address in ADDRESSES {
+        for (address, port) in [(ADDRESSES[0], 80), (ADDRESSES[1], 80), NODE_PORT_OF_NODE] {
             for from in [bed.client(), &bed.pod(1, 2).namespace] {
-                let question = Question::new(protocol, (ip(address), 80)).within(limit);
+                let question = Question::new(protocol, (ip(address), port)).within(limit);
                 let outcome = bed::ask(from, question).map(|it| it.server);
                 outcomes.push((format!("{question} from {}", from.name()), outcome));
             }
@@ -179,9 +180,19 @@ fn state_that_other_programs_delete_is_repaired_and_connections_go_on_or_are_res
     let (mut idle, mut busy) = (open(&bed), open(&bed));
     busy.retain(|one| one.protocol == Protocol::Tcp);
     drop(proxy);
-    // Nobody owns them now.
+    // Nobody owns them now. A rule of nat of another program has conntrack and its translations go on.
+    let of_others = ["ip", "ip6"].map(|family| {
+        format!(
+            "add table {family} others
+            add chain {family} others postrouting {{ type nat hook postrouting priority 100; }}
+            add rule {family} others postrouting oifname elsewhere masquerade"
+        )
+    });
+    nft(&bed, &of_others.join("\n")).unwrap();
     nft(&bed, DELETE_TABLES).unwrap();
-    require(&mut busy, "tables deleted, no kube-ipvs", |_| Next::IsReset);
+    require(&mut busy, "tables deleted, no kube-ipvs, nat of others", |_| Next::GoesOn);
+    nft(&bed, "delete table ip others\ndelete table ip6 others").unwrap();
+    require(&mut busy, "no nat", |_| Next::IsReset);
     let _proxy = bed.start(&ARGUMENTS);
     require(&mut idle, "a start after that", |_| Next::GoesOn);
     a_policy_that_comes_later(&bed);
@@ -285,6 +296,14 @@ fn a_deleted_flow_table(bed: &Bed) {
 
 /// Without any chain of nat no packet is translated: it comes to the node itself, which has the Service's address.
 fn deleted_tables(bed: &Bed) {
+    // Two lines are about the process that has a table.
+    let listed = |family| {
+        let text = bed.node().command("nft", &["list", "table", family, "kube-ipvs"]);
+        let text = text.unwrap_or_default();
+        let lines = text.lines().filter(|it| !it.contains("table ip") && !it.contains("flags "));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let before = ["ip", "ip6"].map(listed);
     for (script, is_refused) in [(DELETE_TABLES, has_owners(bed)), ("flush ruleset", false)] {
         let (mut idle, mut busy) = (open(bed), open(bed));
         busy.retain(|one| one.protocol == Protocol::Tcp);
@@ -292,7 +311,7 @@ fn deleted_tables(bed: &Bed) {
         let next = if has_owners(bed) { Next::GoesOn } else { Next::GoesOnOrIsReset };
         let what = script.lines().next().unwrap();
         require(&mut busy, &format!("{what}, at once"), |_| next);
-        wait_for_new_ones(bed, "the tables are back");
+        bed.wait_until("the tables are whole", || ["ip", "ip6"].map(listed) == before);
         require(&mut busy, &format!("{what}, those that went on"), |_| Next::GoesOn);
         require(&mut idle, &format!("{what}, those that were idle"), |_| Next::GoesOn);
     }
@@ -300,18 +319,20 @@ fn deleted_tables(bed: &Bed) {
 
 /// A connection is in the flow table for as long as it talks, and past policies.
 fn a_policy_that_comes_later(bed: &Bed) {
-    const ROUNDS: u32 = 6;
+    const ROUNDS: u32 = 8;
     let timeouts = ["tcp", "udp"].map(|it| format!("net/netfilter/nf_flowtable_{it}_timeout"));
     if offloads(bed) {
         for timeout in &timeouts {
             assert_eq!(bed.node().sysctl(timeout).unwrap(), "30");
-            bed.node().set_sysctl(timeout, "2").unwrap();
+            bed.node().set_sysctl(timeout, "3").unwrap();
         }
     }
-    let question = |protocol, address| Question::new(protocol, (ip(address), 80)).within(SHORT);
-    let (tcp, udp) = (Protocol::Tcp, Protocol::Udp);
-    let mut all = [(tcp, ADDRESSES[0]), (tcp, ADDRESSES[1]), (udp, ADDRESSES[0])]
-        .map(|(protocol, address)| Open::new(bed.client(), question(protocol, address), true));
+    let mut all = [(Protocol::Tcp, ADDRESSES[1]), (Protocol::Udp, ADDRESSES[0])].map(
+        |(protocol, address)| {
+            let question = Question::new(protocol, (ip(address), 80)).within(SHORT * 2);
+            Open::new(bed.client(), question, true)
+        },
+    );
     let policy = "add table inet later
         add chain inet later forward { type filter hook forward priority 10; }
         add rule inet later forward ip daddr 10.244.0.0/16 drop
