@@ -74,11 +74,14 @@ fn forget(bed: &Bed, server: &str, pod: &Host) {
     let socket = socket(pod);
     let real_server = ["-t", server, "-r", &socket];
     bed.tool("ipvsadm", &[&["-d"], &real_server[..]].concat());
-    bed.tool("ipvsadm", &[&["-a"], &real_server[..], &["-m", "-w", &weight]].concat());
+    // A real server that is back has those that the kernel has not removed yet.
     bed.wait_until("IPVS has no connection", || {
-        let count = |at| column(bed, server, pod, "--sort", at);
-        (count(4), count(5)) == (Some(0), Some(0))
+        let table = bed.tool("ipvsadm", &["-Lcn"]);
+        !table.lines().any(|line| line.contains(server) && line.contains(&socket))
     });
+    bed.tool("ipvsadm", &[&["-a"], &real_server[..], &["-m", "-w", &weight]].concat());
+    let count = |at| column(bed, server, pod, "--sort", at);
+    assert_eq!((count(4), count(5)), (Some(0), Some(0)));
 }
 
 /// Active connections to a pod by its Service's first address, as `kube-ipvs service` shows them.
