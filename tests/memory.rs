@@ -25,6 +25,7 @@ use plan::planner::Planner;
 use plan::settings::{Settings, ShortCircuitNetworks};
 use reconcile::{Input, Pace, Reconciler, Status};
 use source::object as objects;
+use source::object::Object as _;
 use tokio::sync::{mpsc, watch};
 
 #[global_allocator]
@@ -97,6 +98,64 @@ fn an_object_takes_a_few_times_its_text_whatever_is_in_it() {
         let node = taken_by::<objects::Node>(&text);
         let most = slice.max(service).max(node);
         assert!(most < MOST_DECODED, "{begin}{item:.20}: {most} bytes");
+    }
+}
+
+/// A field of a message, with this content.
+fn field(number: u8, content: &[u8]) -> Vec<u8> {
+    let mut field = vec![number << 3 | 2];
+    let mut length = content.len();
+    while length >= 0x80 {
+        field.push(length as u8 | 0x80);
+        length >>= 7;
+    }
+    field.push(length as u8);
+    field.extend_from_slice(content);
+    field
+}
+
+/// Returns a message of 16 MiB, which has so many of these fields inside of fields with these numbers.
+fn longest_message(path: &[u8], item: &[u8]) -> Vec<u8> {
+    let items = item.repeat(((16 << 20) - 32) / item.len());
+    path.iter().rev().fold(items, |content, number| field(*number, &content))
+}
+
+fn taken_by_message<T: objects::Object>(message: &[u8]) -> usize {
+    let before = HEAP.allocated();
+    drop(T::from_protobuf(message));
+    HEAP.max_allocated().saturating_sub(before)
+}
+
+/// In Protobuf, a port may be two bytes too, and an address.
+#[test]
+fn a_message_takes_a_few_times_its_bytes_whatever_is_in_it() {
+    let _alone = ALONE.lock();
+    let addresses = field(1, &[]).repeat(100);
+    let hints = |number| field(number, &field(1, &[])).repeat(100);
+    let endpoint = [addresses, field(8, &[hints(1), hints(2)].concat())].concat();
+    let most = objects::EndpointSlice::from_protobuf(&field(2, &endpoint)).unwrap();
+    let endpoint_of_most = &most.endpoints[0];
+    assert_eq!(
+        (endpoint_of_most.addresses.len(), endpoint_of_most.hints.for_nodes.len()),
+        (100, 100)
+    );
+    for (path, item) in [
+        (&[][..], field(3, &[])),
+        (&[], field(2, &[])),
+        (&[], field(2, &endpoint)),
+        // labels
+        (&[1], field(11, &[])),
+        (&[2], field(1, &[])),
+        (&[2], field(5, &[])),
+        (&[2], field(5, &field(1, b"a"))),
+        (&[3, 1], field(1, &[])),
+    ] {
+        let message = longest_message(path, &item);
+        let slice = taken_by_message::<objects::EndpointSlice>(&message);
+        let service = taken_by_message::<objects::Service>(&message);
+        let node = taken_by_message::<objects::Node>(&message);
+        let most = slice.max(service).max(node);
+        assert!(most < MOST_DECODED, "{path:?}, items of {} bytes: {most} bytes", item.len());
     }
 }
 

@@ -22,6 +22,11 @@ pub enum Fault {
     Forbidden,
     /// The request is answered with a plain 404, as by a server without that API.
     NotServed,
+    /// A request that accepts Protobuf, with whatever else, is refused with this HTTP status: 406 or 415.
+    ProtobufRefused {
+        /// The HTTP status.
+        code: u16,
+    },
     /// The answer's body is no JSON, as from a proxy in between.
     NotJson,
     /// The connection is reset after so many bytes of body. Of a watch that runs already, the

@@ -19,6 +19,7 @@ use crate::access::Access;
 use crate::body::{Body, Writer};
 use crate::connection::Peer;
 use crate::faults::{Fault, Faults};
+use crate::negotiation::{self, Encoding};
 use crate::object::{self, Identity};
 use crate::options::{Release, WatchList};
 use crate::parameters::{Parameters, Version};
@@ -46,6 +47,7 @@ pub(crate) struct Handler {
     pub(crate) watches: [Arc<AtomicUsize>; Resource::ALL.len()],
     pub(crate) connections: Arc<AtomicUsize>,
     pub(crate) bookmark_period: Duration,
+    pub(crate) has_protobuf: bool,
     pub(crate) release: Mutex<Release>,
 }
 
@@ -64,6 +66,7 @@ struct Asked<'a> {
     verb: Verb,
     content_type: &'a str,
     accept: &'a str,
+    encoding: Encoding,
 }
 
 impl Handler {
@@ -84,11 +87,15 @@ impl Handler {
         let resource = target.resource();
         let takes_gzip = text(&head.headers, ACCEPT_ENCODING).contains("gzip");
         let accept = text(&head.headers, ACCEPT);
-        let asked = Asked { method: &head.method, target, query, verb, content_type, accept };
-        let answer = if self.access.admits(&authorization) {
-            self.answer(&asked, body).await
-        } else {
-            Err(Status::unauthorized())
+        let encoding = Encoding::negotiate(accept, resource, self.has_protobuf);
+        let answer = match &encoding {
+            _ if !self.access.admits(&authorization) => Err(Status::unauthorized()),
+            Err(refusal) => Err(refusal.clone()),
+            Ok(encoding) => {
+                let (method, encoding) = (&head.method, *encoding);
+                let asked = Asked { method, target, query, verb, content_type, accept, encoding };
+                self.answer(&asked, body).await
+            }
         };
         let (status, retry_after) = match &answer {
             Ok(Answer::Json(status, _) | Answer::Text(status, _)) => (*status, None),
@@ -98,6 +105,7 @@ impl Handler {
                 (status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), refusal.retry_after)
             }
         };
+        let encoding = encoding.unwrap_or(Encoding::Json);
         self.log.push(LoggedRequest {
             path: head.uri.path().to_owned(),
             query: query.to_owned(),
@@ -108,9 +116,10 @@ impl Handler {
             takes_gzip,
             accept: accept.to_owned(),
             status: status.as_u16(),
+            is_protobuf: encoding == Encoding::Protobuf,
         });
         let gzip = takes_gzip && verb == Verb::List;
-        let (content_type, body) = self.body(&peer, (resource, verb), answer);
+        let (content_type, body) = self.body(&peer, (resource, verb), encoding, answer);
         let (body, is_gzipped) = if gzip { body.gzipped() } else { (body, false) };
         let mut response = Response::new(body);
         *response.status_mut() = status;
@@ -159,7 +168,7 @@ impl Handler {
                 let what = (self.release(), *resource);
                 let selection = Selection::new(what, namespace.as_deref(), selectors)?;
                 if is_watch {
-                    self.watch(*resource, selection, parameters).await
+                    self.watch(*resource, selection, parameters, asked.encoding).await
                 } else {
                     self.list(*resource, &selection, &parameters, asked.accept).await
                 }
@@ -204,6 +213,9 @@ impl Handler {
             Fault::Status { .. } | Fault::Forbidden | Fault::NotServed | Fault::NotJson => {
                 Some(fault.clone())
             }
+            Fault::ProtobufRefused { .. } if negotiation::accepts_protobuf(asked.accept) => {
+                Some(fault.clone())
+            }
             _ => None,
         };
         let Some((fault, _)) = self.faults.strike(resource, asked.verb, wanted) else {
@@ -215,6 +227,7 @@ impl Handler {
                 status.retry_after = retry_after;
                 Err(status)
             }
+            Fault::ProtobufRefused { code } => Err(Status::of_code(code)),
             Fault::Forbidden => Err(match &asked.target {
                 Target::Collection { resource, namespace }
                 | Target::Object { resource, namespace, .. } => {
@@ -256,11 +269,12 @@ impl Handler {
         resource: Resource,
         selection: Selection,
         mut parameters: Parameters,
+        encoding: Encoding,
     ) -> Result<Answer, Status> {
         if self.release().watch_list() == WatchList::Unknown {
             parameters.send_initial_events = None;
         }
-        let what = (resource, selection);
+        let what = (resource, selection, encoding);
         let watch =
             Watch::accept(&self.store, &self.faults, what, &parameters, self.bookmark_period)
                 .await?;
@@ -272,6 +286,7 @@ impl Handler {
         self: &Arc<Self>,
         peer: &Peer,
         (resource, verb): (Option<Resource>, Verb),
+        encoding: Encoding,
         answer: Result<Answer, Status>,
     ) -> (&'static str, Body) {
         let faults = || Arc::clone(&self.faults);
@@ -282,7 +297,7 @@ impl Handler {
                 if let Some(count) = resource.and_then(|resource| self.running(resource)) {
                     tokio::spawn(watch.run(writer, Running::new(count)));
                 }
-                return ("application/json", body);
+                return (encoding.content_type(true), body);
             }
             Ok(Answer::Text(_, text)) => {
                 let content_type = "text/plain; charset=utf-8";
@@ -291,7 +306,7 @@ impl Handler {
             Ok(Answer::Json(_, value)) => value,
             Err(refusal) => refusal.to_value(),
         };
-        let bytes = Bytes::from(value.to_string());
+        let (content_type, bytes) = encoding.object(&value);
         let (mut writer, body) = stream();
         let body = if writer.is_struck() {
             tokio::spawn(async move { writer.write(bytes).await });
@@ -299,7 +314,7 @@ impl Handler {
         } else {
             Body::Whole(Some(bytes))
         };
-        ("application/json", body)
+        (content_type, body)
     }
 }
 

@@ -18,6 +18,8 @@ pub struct Options {
     pub release: Release,
     /// True if objects carry `metadata.managedFields`, as those of a real server do.
     pub managed_fields: bool,
+    /// True if it has Protobuf beside JSON, as every API server of Kubernetes.
+    pub protobuf: bool,
     /// True to serve HTTP/2 beside HTTP/1.
     pub http2: bool,
     /// Number of changes kept; older versions get a 410.
@@ -96,6 +98,7 @@ impl Default for Options {
             bookmark_period: Duration::from_secs(60),
             release: Release::V1_36,
             managed_fields: false,
+            protobuf: true,
             http2: true,
             history: 100_000,
         }

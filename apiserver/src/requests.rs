@@ -26,6 +26,8 @@ pub struct LoggedRequest {
     pub accept: String,
     /// The HTTP status of the answer.
     pub status: u16,
+    /// True if objects of the answer are in Protobuf.
+    pub is_protobuf: bool,
 }
 
 /// The credentials of a request.

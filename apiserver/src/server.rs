@@ -71,6 +71,7 @@ impl Server {
             watches: std::array::from_fn(|_| Arc::new(AtomicUsize::new(0))),
             connections: Arc::new(AtomicUsize::new(0)),
             bookmark_period: options.bookmark_period,
+            has_protobuf: options.protobuf,
             release: Mutex::new(options.release),
         };
         let runtime = Builder::new_current_thread().enable_all().build()?;

@@ -29,8 +29,12 @@ impl Status {
             401 => ("Unauthorized", "Unauthorized"),
             403 => ("Forbidden", "forbidden"),
             404 => ("NotFound", "the server could not find the requested resource"),
+            406 => {
+                ("NotAcceptable", "only the following media types are accepted: application/json")
+            }
             409 => ("Conflict", "the object has been modified"),
             410 => ("Expired", "The resourceVersion for the provided list is too old."),
+            415 => ("UnsupportedMediaType", "the media type of the request is not supported"),
             422 => ("Invalid", "the server rejected our request due to an error in our request"),
             429 => ("TooManyRequests", "Too many requests, please try again later."),
             500 => ("InternalError", "Internal error occurred: etcdserver: leader changed"),
@@ -43,6 +47,15 @@ impl Status {
 
     pub(crate) fn bad_request(message: impl Into<String>) -> Self {
         Self::new(400, "BadRequest", message)
+    }
+
+    /// The request accepts nothing that there is (`NewNotAcceptableError` in apiserver's
+    /// endpoints/handlers/negotiation/errors.go).
+    pub(crate) fn not_acceptable(has_protobuf: bool) -> Self {
+        let protobuf = if has_protobuf { ", application/vnd.kubernetes.protobuf" } else { "" };
+        let message =
+            format!("only the following media types are accepted: application/json{protobuf}");
+        Self::new(406, "NotAcceptable", message)
     }
 
     pub(crate) fn unauthorized() -> Self {

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use hyper::body::Bytes;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::body::{Gone, Writer};
 use crate::faults::{Fault, Faults};
+use crate::negotiation::Encoding;
 use crate::object;
 use crate::parameters::{Parameters, Version};
 use crate::resource::{Resource, Verb};
@@ -26,6 +26,7 @@ pub(crate) struct Watch {
     faults: Arc<Faults>,
     resource: Resource,
     selection: Selection,
+    encoding: Encoding,
     start: Start,
     bookmark_period: Option<Duration>,
     timeout: Duration,
@@ -49,7 +50,7 @@ impl Watch {
     pub(crate) async fn accept(
         store: &Arc<Store>,
         faults: &Arc<Faults>,
-        (resource, selection): (Resource, Selection),
+        (resource, selection, encoding): (Resource, Selection, Encoding),
         parameters: &Parameters,
         bookmark_period: Duration,
     ) -> Result<Self, Status> {
@@ -76,6 +77,7 @@ impl Watch {
             faults: Arc::clone(faults),
             resource,
             selection,
+            encoding,
             start,
             bookmark_period: parameters.allow_watch_bookmarks.then_some(bookmark_period),
             timeout: parameters.timeout.unwrap_or(TIMEOUT),
@@ -101,7 +103,7 @@ impl Watch {
         let streaming = match &self.start {
             Start::After(version) => return Ok(Some(*version)),
             Start::Expired(status) => {
-                writer.write(line("ERROR", &status.to_value())).await?;
+                writer.write(self.encoding.event("ERROR", &status.to_value())).await?;
                 return Ok(None);
             }
             Start::State { streaming } => *streaming,
@@ -113,7 +115,7 @@ impl Watch {
         }
         if streaming && self.bookmark_period.is_some() {
             let bookmark = object::bookmark(self.resource, snapshot.version, true);
-            writer.write(line("BOOKMARK", &bookmark)).await?;
+            writer.write(self.encoding.event("BOOKMARK", &bookmark)).await?;
         }
         Ok(Some(snapshot.version))
     }
@@ -142,7 +144,7 @@ impl Watch {
             }
             if bookmark <= Instant::now() {
                 let object = object::bookmark(self.resource, version, false);
-                writer.write(line("BOOKMARK", &object)).await?;
+                writer.write(self.encoding.event("BOOKMARK", &object)).await?;
                 bookmark = next(Instant::now());
             }
             tokio::select! {
@@ -162,7 +164,7 @@ impl Watch {
             Ok(changes) => changes,
             Err(expired) => {
                 let status = Status::watch_expired(version, expired.oldest);
-                writer.write(line("ERROR", &status.to_value())).await?;
+                writer.write(self.encoding.event("ERROR", &status.to_value())).await?;
                 return Ok(None);
             }
         };
@@ -193,11 +195,11 @@ impl Watch {
         if self.strikes(&Fault::WrongSchema) {
             object::damage(self.resource, &mut object);
         }
-        let line = line(kind, &object);
+        let event = self.encoding.event(kind, &object);
         if self.strikes(&Fault::Duplicate) {
-            writer.write(line.clone()).await?;
+            writer.write(event.clone()).await?;
         }
-        writer.write(line).await
+        writer.write(event).await
     }
 
     /// Waits as long as the watch is to be silent.
@@ -234,11 +236,4 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
-}
-
-/// One event: a JSON object on a line of its own.
-fn line(kind: &str, object: &Value) -> Bytes {
-    let mut line = json!({"type": kind, "object": object}).to_string();
-    line.push('\n');
-    Bytes::from(line)
 }

@@ -1,5 +1,5 @@
-//! The cost of a cluster's nodes to its API server: `cargo xtask bench --what herd [-- FOLLOWERS]`, and with
-//! `--drops-managed-fields` after it, to one that leaves `metadata.managedFields` out (KEP-5958).
+//! The cost of a cluster's nodes to its API server: `cargo xtask bench --what herd [-- FOLLOWERS]`, and with `--json`
+//! after it, to one that has no Protobuf.
 //!
 //! Many real sources in one process follow the test API server over TLS, each through a client of its
 //! own; every tenth has a planner and a kernel in memory behind it, which are compared at the end with what should
@@ -8,11 +8,11 @@
 //! which encodes a change once for all who watch.
 //!
 //! kube-proxy's figures are computed, not measured: bytes from the same object as Protobuf
-//! (`protobuf`), requests from client-go's source (`PROXY_KINDS`).
+//! (`apiserver::protobuf`), requests from client-go's source (`PROXY_KINDS`).
 
+mod decoding;
 mod follower;
 mod objects;
-mod protobuf;
 
 use std::collections::HashMap;
 use std::process::ExitCode;
@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use apiserver::{Credentials, Options, Resource, Server, Usage, Verb};
+use apiserver::{Credentials, Options, Resource, Server, Usage, Verb, protobuf};
 use http::header::{ACCEPT, ACCEPT_ENCODING};
 use prometheus::core::Collector as _;
 use serde_json::{Value, json};
@@ -32,8 +32,8 @@ use follower::{Follower, Heard};
 /// Number of followers, unless the first argument says otherwise.
 const FOLLOWERS: usize = 200;
 
-/// Argument by which the server sends what one with KEP-5958 sends to those that ask for it.
-const DROPS: &str = "--drops-managed-fields";
+/// Argument by which the server has JSON only.
+const JSON: &str = "--json";
 
 /// Number of nodes of the cluster that is projected to.
 const CLUSTER: u32 = 5_000;
@@ -92,8 +92,8 @@ fn main() -> ExitCode {
 async fn measure() -> Result<()> {
     let number = std::env::args().skip(1).find_map(|argument| argument.parse().ok());
     let number = number.unwrap_or(FOLLOWERS);
-    let drops = std::env::args().any(|argument| argument == DROPS);
-    let mut herd = Herd::new(!drops)?;
+    let has_protobuf = !std::env::args().any(|argument| argument == JSON);
+    let mut herd = Herd::new(has_protobuf)?;
     println!(
         "{number} followers, {SERVICES} Services of {ENDPOINTS} endpoints (one of {MOST_ENDPOINTS})\n\n\
          of each follower           lists  watches  connections  bytes received  server ms  seconds"
@@ -110,8 +110,9 @@ async fn measure() -> Result<()> {
 }
 
 impl Herd {
-    fn new(managed_fields: bool) -> Result<Self> {
-        let options = Options { anonymous: true, managed_fields, ..Options::default() };
+    fn new(protobuf: bool) -> Result<Self> {
+        let options =
+            Options { anonymous: true, managed_fields: true, protobuf, ..Options::default() };
         let server = Server::start(options)?;
         for number in 0..SERVICES {
             server.apply(objects::service(number))?;
@@ -184,12 +185,14 @@ impl Herd {
             slices.iter().find(|slice| slice.pointer("/metadata/name") == Some(&json!(name)));
         let slice = slice.context("the slice is gone")?;
         let json = json!({"type": "MODIFIED", "object": slice}).to_string().len() + 1;
-        let protobuf = protobuf::event_length(slice);
+        let protobuf = protobuf::event("MODIFIED", slice).context("a slice has Protobuf")?.len();
         println!(
             "    the event as JSON {json}, as Protobuf {protobuf}: {:.2} times; to {CLUSTER} nodes {:.1} MB",
             json as f64 / protobuf as f64,
             each * f64::from(CLUSTER) / 1e6,
         );
+        println!("    bytes sent for each that kube-proxy gets: {:.2}", each / protobuf as f64);
+        decoding::compare(slice)?;
         Ok(())
     }
 

@@ -27,7 +27,7 @@ pub const CONTENT_TYPE: &str = "application/vnd.kubernetes.protobuf";
 const SYNC_PERIOD: GoDuration = GoDuration::from_secs(30);
 const MIN_SYNC_PERIOD: GoDuration = GoDuration::from_secs(1);
 
-const JSON: &str = "the API client asks for JSON";
+const PROTOBUF_OR_JSON: &str = "the API client asks for Protobuf, and takes JSON";
 const UNBUFFERED: &str = "log lines are not buffered";
 const STANDARD_ERROR: &str = "all log lines go to standard error";
 const NFTABLES: &str = "it belongs to kube-proxy's mode nftables";
@@ -134,11 +134,11 @@ settings! {
 settings! {
     /// `clientConnection`: how to talk to the API server.
     pub struct ClientConnection at "clientConnection." {
-        accept_content_types: String = "acceptContentTypes", "string" { unused: JSON, }
+        accept_content_types: String = "acceptContentTypes", "string" { unused: PROTOBUF_OR_JSON, }
         /// Largest burst of requests to the API server
         burst: i32 = "burst", "number" { default: 10, flag: "kube-api-burst" "NUMBER" ApiServer, }
         content_type: String = "contentType", "string" {
-            unused: JSON, default: CONTENT_TYPE, flag: "kube-api-content-type" "TYPE" ApiServer,
+            unused: PROTOBUF_OR_JSON, default: CONTENT_TYPE, flag: "kube-api-content-type" "TYPE" ApiServer,
         }
         /// Kubeconfig file for the API server. Empty, and without --master: the service account of
         /// the pod

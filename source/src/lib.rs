@@ -8,7 +8,8 @@
 //! - [`kubernetes`]: the API of a cluster as the source;
 //! - [`manifests`]: a folder of YAML files as the source;
 //! - [`inotify`]: changes in a watched directory, of manifests or of the configuration file;
-//! - [`pods`]: addresses of a Pod, looked for on demand.
+//! - [`pods`]: addresses of a Pod, looked for on demand;
+//! - `protobuf`: Protobuf as serde reads JSON.
 
 pub mod convert;
 pub mod inotify;
@@ -16,6 +17,7 @@ pub mod kubernetes;
 pub mod manifests;
 pub mod object;
 pub mod pods;
+mod protobuf;
 
 use std::fmt;
 use std::path::PathBuf;

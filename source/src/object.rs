@@ -1,4 +1,4 @@
-//! Kubernetes objects as they are written in JSON or YAML, reduced to the fields that matter.
+//! Kubernetes objects as they are written in JSON, YAML or Protobuf, reduced to the fields that matter.
 //!
 //! The field names are those of the API reference (core/v1 Service and Node, discovery.k8s.io/v1
 //! EndpointSlice); a field that is not here is skipped without being stored. A field may be absent
@@ -8,8 +8,11 @@
 //!
 //! [`convert`]: super::convert
 
+mod schema;
 #[cfg(test)]
 mod tests;
+
+pub use schema::Object;
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -394,6 +397,10 @@ impl<'de, T: Deserialize<'de>, const MOST: usize> Visitor<'de> for BoundedVisito
         while let Some(item) = items.next_element()? {
             if list.len() == MOST {
                 return Err(A::Error::custom(format_args!("more than {MOST} items")));
+            }
+            // Twice as many as there are, and no more than there may be.
+            if list.len() == list.capacity() {
+                list.reserve_exact(list.len().max(4).min(MOST - list.len()));
             }
             list.push(item);
         }

@@ -4,7 +4,7 @@ use apiserver::{Fault, LoggedRequest, On, Options, Release, Resource, Server, Ve
 use source::kubernetes::{count_services, service_networks};
 
 use crate::world::{
-    NODE, TOKEN, WANTED, World, as_of, clients_of, node, on_each_release, service, slice,
+    JSON, NODE, TOKEN, WATCH, World, as_of, clients_of, node, on_each_release, service, slice,
 };
 
 fn paged() -> Options {
@@ -46,7 +46,7 @@ async fn a_list_as_a_stream() {
         assert_eq!(request.user_agent, "kube-ipvs/test");
         // Kubernetes 1.37 compresses watches piece by piece (`WatchListCompression`).
         assert!(!request.takes_gzip);
-        assert_eq!(request.accept, WANTED);
+        assert_eq!(request.accept, WATCH);
         assert_eq!(parameter("sendInitialEvents"), "true");
         assert_eq!(parameter("allowWatchBookmarks"), "true");
         let selectors = (parameter("labelSelector"), parameter("fieldSelector"));
@@ -343,5 +343,5 @@ async fn questions_ask_for_no_managed_fields() {
     assert_eq!(service_networks(&client).await, Ok(Vec::new()));
     let requests = server.requests();
     assert_eq!(requests.len(), 2, "{requests:?}");
-    assert!(requests.iter().all(|request| request.accept == WANTED), "{requests:?}");
+    assert!(requests.iter().all(|request| request.accept == JSON), "{requests:?}");
 }

@@ -3,6 +3,7 @@
 //! - `lists`: how everything that exists is fetched;
 //! - `watches`: how changes are followed, and what happens when that breaks;
 //! - `nodes`: the other Nodes, if they matter;
+//! - `encodings`: Protobuf, and servers that do not have it;
 //! - `objects`: what single objects lead to, bad ones among them;
 //! - `proxies`: a server behind one;
 //! - `metrics`: what is measured of all that;
@@ -18,6 +19,7 @@
     reason = "in a test, what goes wrong is a failure like any other"
 )]
 
+mod encodings;
 mod events;
 mod lists;
 mod metrics;

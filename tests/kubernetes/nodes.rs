@@ -5,7 +5,7 @@ use apiserver::{Fault, LoggedRequest, On, Options, Resource, Verb};
 use serde_json::{Value, json};
 use source::FollowNodes;
 
-use crate::world::{NODE, WANTED, World, node, service};
+use crate::world::{LIST, NODE, World, node, service};
 
 /// Longest and least time between two lists of the other nodes.
 const PERIOD: Duration = Duration::from_secs(1_080);
@@ -278,7 +278,7 @@ async fn networks_of_pods_are_read_once_of_each_node_where_they_matter() {
     };
     let whole = |world: &World| {
         let requests = world.for_others();
-        requests.iter().filter(|request| request.accept == WANTED).count()
+        requests.iter().filter(|request| request.accept == LIST).count()
     };
     assert_eq!((world.for_others().len(), whole(&world)), (1, 0));
     world.server.apply(with_pods("b", "192.0.2.2", "240.10.2.0/24")).unwrap();

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use source::kubernetes::look_for_pod;
 use source::pods::PodSearch;
 
-use crate::world::{TOKEN, WANTED, clients_of};
+use crate::world::{JSON, TOKEN, clients_of};
 
 /// More slices than one answer has.
 const SLICES: usize = 250;
@@ -57,7 +57,7 @@ async fn a_pod_is_found_in_any_part_of_a_long_list() {
     // Nothing but slices of the namespace, as `system:node-proxier` allows.
     let path = "/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices";
     assert!(requests.iter().all(|it| it.path == path), "{requests:?}");
-    assert!(requests.iter().all(|it| it.accept == WANTED), "{requests:?}");
+    assert!(requests.iter().all(|it| it.accept == JSON), "{requests:?}");
 }
 
 #[tokio::test]

@@ -52,8 +52,12 @@ pub(crate) fn as_of(release: Release) -> Options {
 pub(crate) const NODE: &str = "node-1";
 pub(crate) const TOKEN: &str = "good";
 
-/// The header `Accept` of every request for whole objects.
-pub(crate) const WANTED: &str = "application/json;drop=metadata.managedFields, application/json";
+/// The header `Accept` of lists and of watches.
+pub(crate) const LIST: &str = "application/vnd.kubernetes.protobuf, application/json";
+pub(crate) const WATCH: &str = "application/vnd.kubernetes.protobuf;stream=watch, application/json";
+
+/// The header `Accept` of questions, and of all requests once a server has refused Protobuf.
+pub(crate) const JSON: &str = "application/json;drop=metadata.managedFields, application/json";
 
 /// Events that the source has sent so far.
 #[derive(Default)]

@@ -1,21 +1,33 @@
 //! A request, and the head of its answer.
+//!
+//! Objects are asked for in Protobuf, which takes half the bytes of JSON. A server that has only JSON answers so; one that
+//! refuses the request because of that is asked for JSON from then on.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use http::header::{ACCEPT, RETRY_AFTER};
+use http::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, Request, StatusCode};
 use kube::Client;
 use tokio::time::timeout;
+use tracing::info;
 
 use super::body::Body;
-use super::decode::Status;
+use super::decode::{Encoding, Status};
 use super::error_text::in_short;
 use super::failure::Failure;
 
 /// Objects without `metadata.managedFields`, which are up to half of them, from a server that can leave it out
-/// (KEP-5958, alpha in Kubernetes 1.38). Any other ignores the parameter, or takes the second.
-const WANTED: HeaderValue =
+/// of JSON (KEP-5958, alpha in Kubernetes 1.38). Any other ignores the parameter, or takes the second.
+const JSON: HeaderValue =
     HeaderValue::from_static("application/json;drop=metadata.managedFields, application/json");
+
+/// Objects, or events of a watch with a length before each.
+const PROTOBUF: HeaderValue =
+    HeaderValue::from_static("application/vnd.kubernetes.protobuf, application/json");
+const PROTOBUF_STREAM: HeaderValue =
+    HeaderValue::from_static("application/vnd.kubernetes.protobuf;stream=watch, application/json");
 
 /// Longest time until an answer begins. The API server itself gives a list a minute.
 const HEAD_PATIENCE: Duration = Duration::from_secs(70);
@@ -29,18 +41,74 @@ const LONGEST_REFUSAL: usize = 64 << 10;
 /// Longest `Retry-After` that is honoured. A server's maintenance may be over sooner.
 const LONGEST_RETRY: u64 = 60;
 
-/// Sends a request, for objects without `managedFields` unless it asks for something else. Returns the body of
-/// an answer that is no refusal.
+/// Asks for objects that are followed.
+#[derive(Clone)]
+pub(super) struct Objects {
+    client: Client,
+    /// True once the server has refused Protobuf.
+    only_json: Arc<AtomicBool>,
+}
+
+impl Objects {
+    pub(super) fn new(client: Client) -> Self {
+        Self { client, only_json: Arc::default() }
+    }
+
+    /// Asks for a list.
+    ///
+    /// # Errors
+    /// When no answer begins, or it is a refusal.
+    pub(super) async fn list(&self, request: Request<Vec<u8>>) -> Result<Body, Failure> {
+        self.ask(request, PROTOBUF).await
+    }
+
+    /// Asks for a watch.
+    ///
+    /// # Errors
+    /// When no answer begins, or it is a refusal.
+    pub(super) async fn watch(&self, request: Request<Vec<u8>>) -> Result<Body, Failure> {
+        self.ask(request, PROTOBUF_STREAM).await
+    }
+
+    /// Asks for a Table, which is JSON.
+    ///
+    /// # Errors
+    /// When no answer begins, or it is a refusal.
+    pub(super) async fn table(&self, request: Request<Vec<u8>>) -> Result<Body, Failure> {
+        ask(&self.client, request).await
+    }
+
+    async fn ask(&self, request: Request<Vec<u8>>, wanted: HeaderValue) -> Result<Body, Failure> {
+        if self.only_json.load(Ordering::Relaxed) {
+            return ask(&self.client, request).await;
+        }
+        let mut first = request.clone();
+        first.headers_mut().insert(ACCEPT, wanted);
+        match ask(&self.client, first).await {
+            Err(Failure::Refused(Status { code: code @ (406 | 415), message, .. })) => {
+                if !self.only_json.swap(true, Ordering::Relaxed) {
+                    info!(
+                        "the API server refuses Protobuf ({code} {message}); it is asked for JSON from now on"
+                    );
+                }
+                ask(&self.client, request).await
+            }
+            answer => answer,
+        }
+    }
+}
+
+/// Sends a request, for JSON unless it asks for something else. Returns the body of an answer that is no refusal.
 ///
 /// # Errors
 /// When no answer begins, or it is a refusal.
 pub(super) async fn ask(client: &Client, mut request: Request<Vec<u8>>) -> Result<Body, Failure> {
-    request.headers_mut().entry(ACCEPT).or_insert(WANTED);
+    request.headers_mut().entry(ACCEPT).or_insert(JSON);
     let request = request.map(kube::client::Body::from);
     let answer = timeout(HEAD_PATIENCE, client.send(request)).await;
     let silent = |_| Failure::Unreachable(format!("no answer within {HEAD_PATIENCE:?}"));
     let (head, body) = answer.map_err(silent)??.into_parts();
-    let body = Body::new(body);
+    let body = Body::new(body, encoding(&head.headers));
     if head.status.is_success() {
         return Ok(body);
     }
@@ -48,9 +116,15 @@ pub(super) async fn ask(client: &Client, mut request: Request<Vec<u8>>) -> Resul
     Err(refusal(head.status, &head.headers, &text).into())
 }
 
+/// The encoding of an answer with these headers.
+fn encoding(headers: &HeaderMap) -> Encoding {
+    let media_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    Encoding::of(media_type.unwrap_or_default())
+}
+
 /// The Status object that a refusal should be; of anything else the text.
 fn refusal(status: StatusCode, headers: &HeaderMap, text: &[u8]) -> Status {
-    let mut refusal: Status = serde_json::from_slice(text).unwrap_or_default();
+    let mut refusal = Status::decode(encoding(headers), text).unwrap_or_default();
     if refusal.code == 0 {
         refusal.code = status.as_u16();
     }

@@ -10,16 +10,24 @@ use futures::io::{AsyncBufRead, AsyncBufReadExt as _};
 use http_body_util::BodyExt as _;
 use tokio::time::timeout;
 
-use super::decode::{LONGEST_OBJECT, UNLIKE_AN_ANSWER};
+use super::decode::{Encoding, LONGEST_OBJECT, UNLIKE_AN_ANSWER};
 use super::error_text::{chain, innermost};
 
-/// Longest line of a watch: an object, with the type of the event.
-const LONGEST_LINE: usize = LONGEST_OBJECT + (64 << 10);
+/// Longest event of a watch: an object, with the type of the event.
+const LONGEST_EVENT: usize = LONGEST_OBJECT + (64 << 10);
+
+/// Bytes of the length before each event in Protobuf (`lengthDelimitedFrameWriter` in apimachinery's
+/// util/framer/framer.go).
+const FRAME: usize = size_of::<u32>();
 
 /// An answer's body.
 pub(super) struct Body {
+    pub(super) encoding: Encoding,
     bytes: Pin<Box<dyn AsyncBufRead + Send>>,
-    line: Vec<u8>,
+    /// Part of an event that has come, or of the length before it.
+    event: Vec<u8>,
+    /// Length of the event, once it is known.
+    length: Option<usize>,
     /// Number of bytes that were taken in chunks.
     taken: u64,
 }
@@ -31,41 +39,43 @@ pub(super) enum BodyError {
     Silent(Duration),
     /// The connection broke.
     Broken(io::Error),
-    /// A line has more bytes than any event can have.
-    EndlessLine,
+    /// An event has more bytes than any can have.
+    EndlessEvent,
     /// The body has more bytes than these, which no answer of the API server has.
     Endless(u64),
 }
 
 impl Body {
-    pub(super) fn new(body: kube::client::Body) -> Self {
+    pub(super) fn new(body: kube::client::Body, encoding: Encoding) -> Self {
         let bytes = body
             .into_data_stream()
             .map_err(|error| io::Error::other(innermost(error)))
             .into_async_read();
-        Self { bytes: Box::pin(bytes), line: Vec::new(), taken: 0 }
+        let (bytes, event) = (Box::pin(bytes), Vec::new());
+        Self { encoding, bytes, event, length: None, taken: 0 }
     }
 
-    /// The next line, without its end; nothing at the body's end. What comes after the last line's
-    /// end is part of a line that was cut off, and is nothing either.
+    /// The next event of a watch, without what is around it; nothing at the body's end. What was cut off there is
+    /// nothing either.
     ///
     /// # Errors
     /// When nothing comes for `patience`, or nothing can. After [`BodyError::Silent`] one may go on.
-    pub(super) async fn line(&mut self, patience: Duration) -> Result<Option<Vec<u8>>, BodyError> {
+    pub(super) async fn event(&mut self, patience: Duration) -> Result<Option<Vec<u8>>, BodyError> {
         loop {
             let chunk = read(&mut self.bytes, patience).await?;
             if chunk.is_empty() {
                 return Ok(None);
             }
-            let end = chunk.iter().position(|byte| *byte == b'\n');
-            let taken = end.map_or(chunk.len(), |end| end + 1);
-            self.line.extend_from_slice(chunk.split_at(end.unwrap_or(chunk.len())).0);
+            let (taken, is_complete) = match self.encoding {
+                Encoding::Json => take_line(&mut self.event, chunk),
+                Encoding::Protobuf => take_frame(&mut self.event, &mut self.length, chunk),
+            };
             self.bytes.as_mut().consume(taken);
-            if self.line.len() > LONGEST_LINE {
-                return Err(BodyError::EndlessLine);
+            if self.event.len().max(self.length.unwrap_or_default()) > LONGEST_EVENT {
+                return Err(BodyError::EndlessEvent);
             }
-            if end.is_some() {
-                return Ok(Some(std::mem::take(&mut self.line)));
+            if is_complete {
+                return Ok(Some(std::mem::take(&mut self.event)));
             }
         }
     }
@@ -120,6 +130,32 @@ impl Body {
     }
 }
 
+/// Takes up to the end of a line. Returns the number of bytes taken, and true if the line is complete.
+fn take_line(line: &mut Vec<u8>, chunk: &[u8]) -> (usize, bool) {
+    let end = chunk.iter().position(|byte| *byte == b'\n');
+    line.extend_from_slice(chunk.split_at(end.unwrap_or(chunk.len())).0);
+    (end.map_or(chunk.len(), |end| end + 1), end.is_some())
+}
+
+/// Takes up to the end of an event with its length before it, or up to the end of that length. Returns the number of
+/// bytes taken, and true if the event is complete.
+fn take_frame(event: &mut Vec<u8>, length: &mut Option<usize>, chunk: &[u8]) -> (usize, bool) {
+    let missing = length.unwrap_or(FRAME) - event.len();
+    let taken = missing.min(chunk.len());
+    event.extend_from_slice(chunk.split_at(taken).0);
+    if taken < missing {
+        return (taken, false);
+    }
+    if length.take().is_some() {
+        return (taken, true);
+    }
+    let known = event.iter().fold(0, |length, byte| (length << 8) | usize::from(*byte));
+    event.clear();
+    *length = Some(known);
+    // One without content is complete.
+    (taken, known == 0 && length.take().is_some())
+}
+
 /// Returns what came and was not consumed. Empty at the end.
 async fn read(
     bytes: &mut Pin<Box<dyn AsyncBufRead + Send>>,
@@ -138,8 +174,8 @@ impl fmt::Display for BodyError {
             Self::Broken(error) => {
                 write!(f, "the connection broke: {}", chain(error))
             }
-            Self::EndlessLine => {
-                write!(f, "an event has more than {} MiB; {UNLIKE_AN_ANSWER}", LONGEST_LINE >> 20)
+            Self::EndlessEvent => {
+                write!(f, "an event has more than {} MiB; {UNLIKE_AN_ANSWER}", LONGEST_EVENT >> 20)
             }
             Self::Endless(most) => {
                 write!(f, "it has more than {} MiB; {UNLIKE_AN_ANSWER}", most >> 20)
@@ -155,7 +191,38 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(10);
 
     fn body(length: usize) -> Body {
-        Body::new(kube::client::Body::from(vec![b'x'; length]))
+        json(vec![b'x'; length])
+    }
+
+    fn json(bytes: Vec<u8>) -> Body {
+        Body::new(kube::client::Body::from(bytes), Encoding::Json)
+    }
+
+    /// A body that comes in chunks of so many bytes.
+    fn protobuf(bytes: &[u8], chunk: usize) -> Body {
+        let chunks: Vec<_> = bytes.chunks(chunk).map(|chunk| Ok(chunk.to_vec())).collect();
+        let bytes = Box::pin(futures::stream::iter(chunks).into_async_read());
+        Body { bytes, ..Body::new(kube::client::Body::empty(), Encoding::Protobuf) }
+    }
+
+    async fn events(mut body: Body) -> Vec<Vec<u8>> {
+        let mut events = Vec::new();
+        while let Some(event) = body.event(PATIENCE).await.unwrap() {
+            events.push(event);
+        }
+        events
+    }
+
+    #[tokio::test]
+    async fn events_are_the_same_in_chunks_of_any_size() {
+        let begin = b"\0\0\0\x03abc\0\0\0\0\0\0\x01\x01".iter().copied();
+        let bytes: Vec<u8> = begin.chain([b'\n'; 257]).chain(*b"\0\0\0\x09cut off").collect();
+        for chunk in 1..=bytes.len() {
+            let events = events(protobuf(&bytes, chunk)).await;
+            assert_eq!(events, [&b"abc"[..], b"", &[b'\n'; 257]], "chunks of {chunk}");
+        }
+        let lines = events(json(b"ab\n\nc\ncut off".to_vec())).await;
+        assert_eq!(lines, [&b"ab"[..], b"", b"c"]);
     }
 
     #[tokio::test]
@@ -169,9 +236,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_line_is_read_up_to_the_length_of_an_event() {
-        let mut body = body(LONGEST_LINE + 1);
-        let error = body.line(PATIENCE).await.unwrap_err();
-        assert!(error.to_string().starts_with("an event has more than 16 MiB; "), "{error}");
+    async fn an_event_is_read_up_to_the_longest_length() {
+        // Of Protobuf, no more than the length is read.
+        for mut body in [body(LONGEST_EVENT + 1), protobuf(&[0xff; FRAME], 1)] {
+            let error = body.event(PATIENCE).await.unwrap_err();
+            assert!(error.to_string().starts_with("an event has more than 16 MiB; "), "{error}");
+        }
     }
 }

@@ -3,7 +3,12 @@
 //! An object that does not decode must not affect other objects: the frame around them is read
 //! first, then each object on its own.
 
+#[cfg(test)]
+mod both;
+mod json_list;
 mod list;
+mod protobuf;
+mod protobuf_list;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -13,13 +18,13 @@ pub(super) use table::Table;
 
 use std::time::Duration;
 
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use super::error_text::in_short;
 use super::kind::ResourceKind;
-use crate::object::{EndpointSlice, Metadata, Node, OtherNode, Service, presence};
+use crate::object::{EndpointSlice, Metadata, Node, Object, OtherNode, Service, presence};
+use crate::protobuf::{MessageReader, Schema};
 use syntax::quoted::{Quoted, cut};
 
 /// Most bytes of an object that are read. etcd takes 1.5 MiB by default, and JSON may have six bytes for one
@@ -29,6 +34,20 @@ pub(super) const LONGEST_OBJECT: usize = 16 << 20;
 /// Advice where an answer is longer than those of API servers.
 pub(super) const UNLIKE_AN_ANSWER: &str =
     "no API server answers so: check which server or proxy is at the address in the kubeconfig";
+
+/// Encoding of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Encoding {
+    Json,
+    Protobuf,
+}
+
+/// An object as it was sent, without the frame around it.
+#[derive(Clone, Copy)]
+enum Encoded<'a> {
+    Json(&'a str),
+    Protobuf(&'a [u8]),
+}
 
 /// An object of a kind that is followed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,9 +69,9 @@ pub(super) struct Undecodable {
     pub(super) problem: String,
 }
 
-/// A line of a watch.
+/// An event of a watch, which is a line of it in JSON.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Line {
+pub(super) enum Event {
     /// The object is there, or is different now.
     Applied(Item),
     /// The object is gone. This is what it was.
@@ -108,7 +127,7 @@ struct PageFrame<'a> {
     items: Vec<&'a RawValue>,
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct PageMetadata {
     resource_version: String,
@@ -155,23 +174,72 @@ struct HeadMetadata<'a> {
     resource_version: Option<&'a RawValue>,
 }
 
+impl Encoding {
+    /// The encoding of a media type, as an answer's `Content-Type` has it.
+    pub(super) fn of(media_type: &str) -> Self {
+        let name = media_type.split(';').next().unwrap_or_default().trim();
+        let is_protobuf = name.eq_ignore_ascii_case("application/vnd.kubernetes.protobuf");
+        if is_protobuf { Self::Protobuf } else { Self::Json }
+    }
+}
+
+impl<'a> Encoded<'a> {
+    /// Reads something else than an object of a followed kind.
+    fn read<T: Deserialize<'a>>(self, schema: Schema) -> serde_json::Result<T> {
+        match self {
+            Self::Json(text) => serde_json::from_str(text),
+            Self::Protobuf(message) => T::deserialize(MessageReader::new(schema, message)),
+        }
+    }
+
+    /// The object, or which of its fields is wrong. Keeping track of where one is costs time, so a bad
+    /// object is read twice rather than every object slowly.
+    fn object<T: Object>(self) -> Result<Box<T>, String> {
+        match self {
+            Self::Json(text) => serde_json::from_str(text).map(Box::new).or_else(|_| {
+                let mut deserializer = serde_json::Deserializer::from_str(text);
+                serde_path_to_error::deserialize(&mut deserializer).map(Box::new)
+            }),
+            Self::Protobuf(message) => T::from_protobuf(message)
+                .map(Box::new)
+                .or_else(|_| serde_path_to_error::deserialize(T::reader(message)).map(Box::new)),
+        }
+        .map_err(|error| {
+            let path = error.path().to_string();
+            // The text is one line that no operator ever sees, so line and column are of no use.
+            let problem = error.inner().to_string();
+            let problem = problem.split(" at line ").next().unwrap_or_default();
+            if path == "." { problem.to_owned() } else { format!("{path}: {problem}") }
+        })
+    }
+
+    /// Returns what the name of a bad object needs.
+    fn head(self) -> Metadata {
+        match self {
+            Self::Json(text) => {
+                let Head { metadata: head } = serde_json::from_str(text).unwrap_or_default();
+                Metadata {
+                    name: text_in(head.name),
+                    namespace: text_in(head.namespace),
+                    resource_version: text_in(head.resource_version),
+                    ..Metadata::default()
+                }
+            }
+            Self::Protobuf(message) => protobuf::head(message),
+        }
+    }
+}
+
 impl Item {
-    fn decode(kind: ResourceKind, text: &str) -> Self {
+    fn decode(kind: ResourceKind, object: Encoded<'_>) -> Self {
         let decoded = match kind {
-            ResourceKind::Service => decode(text).map(Self::Service),
-            ResourceKind::EndpointSlice => decode(text).map(Self::EndpointSlice),
-            ResourceKind::Node => decode(text).map(Self::Node),
-            ResourceKind::OtherNode => decode(text).map(Self::OtherNode),
+            ResourceKind::Service => object.object().map(Self::Service),
+            ResourceKind::EndpointSlice => object.object().map(Self::EndpointSlice),
+            ResourceKind::Node => object.object().map(Self::Node),
+            ResourceKind::OtherNode => object.object().map(Self::OtherNode),
         };
         decoded.unwrap_or_else(|problem| {
-            let Head { metadata: head } = serde_json::from_str(text).unwrap_or_default();
-            let metadata = Metadata {
-                name: text_in(head.name),
-                namespace: text_in(head.namespace),
-                resource_version: text_in(head.resource_version),
-                ..Metadata::default()
-            };
-            let problem = cut(&problem);
+            let (metadata, problem) = (object.head(), cut(&problem));
             Self::Undecodable(Box::new(Undecodable { kind, metadata, problem }))
         })
     }
@@ -189,20 +257,33 @@ impl Item {
     }
 }
 
-impl Line {
-    /// A line of a watch on objects of a kind.
-    pub(super) fn decode(kind: ResourceKind, line: &[u8]) -> serde_json::Result<Self> {
-        let frame: LineFrame<'_> = serde_json::from_slice(line)?;
-        let text = frame.object.get();
-        Ok(match frame.kind {
-            "ADDED" | "MODIFIED" => Self::Applied(Item::decode(kind, text)),
-            "DELETED" => Self::Deleted(Item::decode(kind, text)),
+impl Event {
+    /// An event of a watch on objects of a kind.
+    pub(super) fn decode(
+        kind: ResourceKind,
+        encoding: Encoding,
+        event: &[u8],
+    ) -> serde_json::Result<Self> {
+        let (type_of_event, object) = match encoding {
+            Encoding::Json => {
+                let frame: LineFrame<'_> = serde_json::from_slice(event)?;
+                (frame.kind, Encoded::Json(frame.object.get()))
+            }
+            Encoding::Protobuf => {
+                let event = protobuf::Event::read(event)?;
+                let wanted = if event.kind == "ERROR" { "Status" } else { kind.name() };
+                (event.kind, Encoded::Protobuf(event.message(wanted)?))
+            }
+        };
+        Ok(match type_of_event {
+            "ADDED" | "MODIFIED" => Self::Applied(Item::decode(kind, object)),
+            "DELETED" => Self::Deleted(Item::decode(kind, object)),
             "BOOKMARK" => {
-                let BookmarkFrame { metadata } = serde_json::from_str(text)?;
+                let BookmarkFrame { metadata } = object.read(protobuf::BOOKMARK)?;
                 let list_ends = metadata.annotations.list_ends;
                 Self::Bookmark { resource_version: metadata.resource_version, list_ends }
             }
-            "ERROR" => Self::Error(serde_json::from_str(text)?),
+            "ERROR" => Self::Error(object.read(protobuf::STATUS)?),
             other => {
                 let problem = format_args!("an event of the unknown type {}", Quoted(other));
                 return Err(serde::de::Error::custom(problem));
@@ -211,7 +292,27 @@ impl Line {
     }
 }
 
+impl From<PageMetadata> for PageEnd {
+    fn from(metadata: PageMetadata) -> Self {
+        Self {
+            items: Vec::new(),
+            resource_version: non_empty(metadata.resource_version),
+            next: non_empty(metadata.r#continue),
+        }
+    }
+}
+
 impl Status {
+    /// Reads the object that a refusal should be.
+    pub(super) fn decode(encoding: Encoding, object: &[u8]) -> serde_json::Result<Self> {
+        match encoding {
+            Encoding::Json => serde_json::from_slice(object),
+            Encoding::Protobuf => {
+                Encoded::Protobuf(protobuf::message(object, "Status")?).read(protobuf::STATUS)
+            }
+        }
+    }
+
     /// The version that was asked for, or a page's token, is older than what the server remembers.
     pub(super) fn is_expired(&self) -> bool {
         self.code == 410 || matches!(self.reason.as_str(), "Expired" | "Gone")
@@ -222,21 +323,6 @@ impl Status {
     pub(super) fn is_too_large_version(&self) -> bool {
         self.code == 504 && self.message.contains("Too large resource version")
     }
-}
-
-/// The object, or which of its fields is wrong. Keeping track of where one is costs time, so a bad
-/// object is read twice rather than every object slowly.
-fn decode<T: DeserializeOwned>(text: &str) -> Result<Box<T>, String> {
-    serde_json::from_str(text).map(Box::new).or_else(|_| {
-        let mut deserializer = serde_json::Deserializer::from_str(text);
-        serde_path_to_error::deserialize(&mut deserializer).map(Box::new).map_err(|error| {
-            let path = error.path().to_string();
-            // The text is one line that no operator ever sees, so line and column are of no use.
-            let problem = error.inner().to_string();
-            let problem = problem.split(" at line ").next().unwrap_or_default();
-            if path == "." { problem.to_owned() } else { format!("{path}: {problem}") }
-        })
-    })
 }
 
 /// Items may be `null`, but not absent: what has none is no list, and an empty list means that

@@ -102,7 +102,7 @@ impl From<BodyError> for Failure {
     fn from(fault: BodyError) -> Self {
         match fault {
             BodyError::Silent(_) | BodyError::Broken(_) => Self::Unreachable(fault.to_string()),
-            BodyError::EndlessLine | BodyError::Endless(_) => Self::Garbage(fault.to_string()),
+            BodyError::EndlessEvent | BodyError::Endless(_) => Self::Garbage(fault.to_string()),
         }
     }
 }

@@ -34,16 +34,15 @@ use std::time::Duration;
 
 use http::HeaderValue;
 use http::header::ACCEPT_ENCODING;
-use kube::Client;
 use kube::api::{Request, WatchParams};
 use tokio::sync::mpsc::Sender;
 use tokio::time::{Instant, sleep_until};
 use tracing::{debug, info};
 
-use super::answer::ask;
+use super::answer::Objects;
 use super::backoff::Backoff;
-use super::body::{Body, BodyError};
-use super::decode::{Line, Status};
+use super::body::BodyError;
+use super::decode::{Encoding, Event, Status};
 use super::error_text::chain;
 use super::failure::Failure;
 use super::inventory::WatchStep;
@@ -102,7 +101,7 @@ pub(super) enum FollowReport {
 
 /// Follows all objects of a kind.
 pub(super) struct Follower {
-    client: Client,
+    objects: Objects,
     kind: ResourceKind,
     node_name: String,
     reports: Sender<(ResourceKind, FollowReport)>,
@@ -133,7 +132,7 @@ pub(super) struct Follower {
 
 impl Follower {
     pub(super) fn new(
-        client: Client,
+        objects: Objects,
         kind: ResourceKind,
         node_name: String,
         backoff: Backoff,
@@ -142,7 +141,7 @@ impl Follower {
     ) -> Self {
         metrics.begin(kind);
         Self {
-            client,
+            objects,
             kind,
             node_name,
             reports,
@@ -299,12 +298,12 @@ impl Follower {
         };
         // A stream that begins with a list has the newest.
         let version = self.seen.as_deref().filter(|_| self.continues).unwrap_or_default();
-        let mut request = Request::new(self.kind.path()).watch(&parameters, version);
-        if let Ok(request) = &mut request {
-            // A stream is compressed piece by piece, and read as one piece.
-            request.headers_mut().insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-        }
-        let mut body = match self.request(request).await {
+        let request = Request::new(self.kind.path()).watch(&parameters, version);
+        let mut request = request.map_err(|error| not_a_request(&error))?;
+        // A stream is compressed piece by piece, and read as one piece.
+        request.headers_mut().insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        let body = self.objects.watch(request).await;
+        let mut body = match body.map_err(|failure| self.failure(failure)) {
             Err(Failure::Refused(status)) if is_listing => return Err(refused_stream(status)),
             body => body?,
         };
@@ -320,7 +319,7 @@ impl Follower {
                 (false, true) if self.n_silent > 0 && !self.has_bookmarks => lasts + LATENESS,
                 (false, true) => SILENCE,
             };
-            let line = match body.line(patience).await {
+            let event = match body.event(patience).await {
                 Err(BodyError::Silent(_)) if is_listing => {
                     let problem = format!("no end of the list within {STREAM_PATIENCE:?}");
                     return Err(Failure::NoStreams(problem));
@@ -337,11 +336,11 @@ impl Follower {
                     }
                     return Err(BodyError::Silent(patience).into());
                 }
-                line => line?,
+                event => event?,
             };
             self.n_silent = 0;
-            match line {
-                Some(line) => is_listing = self.line(&line, is_listing).await?,
+            match event {
+                Some(event) => is_listing = self.event(body.encoding, &event, is_listing).await?,
                 None if is_listing => {
                     return Err(Failure::BrokenList("the answer ended".to_owned()));
                 }
@@ -353,58 +352,59 @@ impl Follower {
         }
     }
 
-    /// Takes a line of a watch. Returns true if it is still part of the list.
-    async fn line(&mut self, line: &[u8], is_listing: bool) -> Result<bool, Failure> {
+    /// Takes an event of a watch. Returns true if it is still part of the list.
+    async fn event(
+        &mut self,
+        encoding: Encoding,
+        event: &[u8],
+        is_listing: bool,
+    ) -> Result<bool, Failure> {
         self.metrics.heard(self.kind);
-        let decoded = Line::decode(self.kind, line);
+        let decoded = Event::decode(self.kind, encoding, event);
         match decoded.map_err(|error| Failure::garbage("not an event", &error))? {
-            Line::Applied(item) if is_listing => {
+            Event::Applied(item) if is_listing => {
                 self.listed_one(item).await?;
                 return Ok(true);
             }
             // The server promises not to send this before the list is complete.
-            Line::Deleted(item) if is_listing => {
+            Event::Deleted(item) if is_listing => {
                 self.step(WatchStep::Deleted(item)).await?;
                 return Ok(true);
             }
-            Line::Applied(item) => {
+            Event::Applied(item) => {
                 let version = version_of(item.resource_version())?;
                 self.step(WatchStep::Applied(item)).await?;
                 self.saw(version);
             }
-            Line::Deleted(item) => {
+            Event::Deleted(item) => {
                 let version = version_of(item.resource_version())?;
                 self.step(WatchStep::Deleted(item)).await?;
                 self.saw(version);
             }
-            Line::Bookmark { list_ends: false, .. } if is_listing => return Ok(true),
-            Line::Bookmark { resource_version, .. } if is_listing => {
+            Event::Bookmark { list_ends: false, .. } if is_listing => return Ok(true),
+            Event::Bookmark { resource_version, .. } if is_listing => {
                 self.step(WatchStep::ListEnds).await?;
                 self.saw(resource_version);
                 return Ok(false);
             }
-            Line::Bookmark { resource_version, .. } => {
+            Event::Bookmark { resource_version, .. } => {
                 self.has_bookmarks = true;
                 self.saw(resource_version);
             }
-            Line::Error(status) if status.is_expired() => return Err(Failure::Expired),
-            Line::Error(status) if is_listing => return Err(refused_stream(status)),
-            Line::Error(status) => return Err(Failure::Refused(status)),
+            Event::Error(status) if status.is_expired() => return Err(Failure::Expired),
+            Event::Error(status) if is_listing => return Err(refused_stream(status)),
+            Event::Error(status) => return Err(Failure::Refused(status)),
         }
         self.works().await?;
         Ok(false)
     }
 
-    async fn request(
-        &self,
-        request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
-    ) -> Result<Body, Failure> {
-        // Nothing in a request comes from outside but the node's name, which is escaped.
-        let request = request.map_err(|error| Failure::Garbage(chain(&error)))?;
-        ask(&self.client, request).await.map_err(|failure| match failure {
+    /// Returns what a failed request means.
+    fn failure(&self, failure: Failure) -> Failure {
+        match failure {
             Failure::Refused(status) => self.refusal(status),
             failure => failure,
-        })
+        }
     }
 
     fn saw(&mut self, version: String) {
@@ -428,6 +428,11 @@ impl Follower {
     async fn report(&self, report: FollowReport) -> Result<(), Failure> {
         self.reports.send((self.kind, report)).await.map_err(|_| Failure::Unwanted)
     }
+}
+
+/// Nothing in a request comes from outside but the node's name, which is escaped.
+fn not_a_request(error: &kube::core::request::Error) -> Failure {
+    Failure::Garbage(chain(error))
 }
 
 /// Returns what the refusal of a list means that was asked for as a stream. Servers without streams

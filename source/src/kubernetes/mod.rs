@@ -64,7 +64,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use kube::Client;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::sync::watch;
 use tokio::time::sleep_until;
@@ -72,6 +71,7 @@ use tracing::{info, warn};
 
 use super::object::Node;
 use super::{FollowNodes, Options, SourceEvent};
+use answer::Objects;
 use backoff::Backoff;
 use decode::Item;
 use follow::{FollowReport, Follower};
@@ -93,7 +93,7 @@ const REPEAT_SPREAD: Duration = Duration::from_secs(600);
 
 /// A cluster, not yet listed.
 pub struct Kubernetes {
-    client: Client,
+    objects: Objects,
     n_nodes: Arc<AtomicUsize>,
     options: Options,
     metrics: ClientMetrics,
@@ -121,7 +121,7 @@ impl Kubernetes {
     #[must_use]
     pub fn new(clients: &Clients, options: Options) -> Self {
         Self {
-            client: clients.objects.clone(),
+            objects: Objects::new(clients.objects.clone()),
             n_nodes: Arc::clone(&clients.n_nodes),
             options,
             metrics: clients.metrics.clone(),
@@ -145,14 +145,14 @@ impl Kubernetes {
         let (reports, inbox) = channel(QUEUE);
         let backoff = Backoff::default();
         let follow = |kind| {
-            let (client, node_name) = (self.client.clone(), self.options.node_name.to_string());
+            let (objects, node_name) = (self.objects.clone(), self.options.node_name.to_string());
             let (backoff, metrics) = (backoff.of_another_kind(), self.metrics.clone());
-            Follower::new(client, kind, node_name, backoff, reports.clone(), metrics).run()
+            Follower::new(objects, kind, node_name, backoff, reports.clone(), metrics).run()
         };
         let addresses = self.options.follow_nodes == FollowNodes::Always;
         let (wanted, others_wanted) = watch::channel(Wanted { addresses, ..Wanted::default() });
         let survey = NodePoller {
-            client: self.client.clone(),
+            objects: self.objects.clone(),
             node_name: self.options.node_name.to_string(),
             wanted: others_wanted,
             backoff: backoff.of_another_kind(),

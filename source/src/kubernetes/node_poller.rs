@@ -15,14 +15,13 @@ use std::time::Duration;
 use http::HeaderValue;
 use http::header::ACCEPT;
 use http::uri::InvalidUri;
-use kube::Client;
 use kube::api::{ListParams, Request};
 use tokio::sync::mpsc::Sender;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{debug, warn};
 
-use super::answer::ask;
+use super::answer::Objects;
 use super::backoff::Backoff;
 use super::decode::{Item, ListReader, Table};
 use super::error_text::chain;
@@ -83,7 +82,7 @@ pub(super) struct Wanted {
 
 /// Lists the other nodes.
 pub(super) struct NodePoller {
-    pub(super) client: Client,
+    pub(super) objects: Objects,
     pub(super) node_name: String,
     pub(super) wanted: watch::Receiver<Wanted>,
     pub(super) backoff: Backoff,
@@ -234,8 +233,8 @@ impl NodePoller {
 
     /// Every other node, with all that it says.
     async fn whole(&self) -> Result<Vec<Item>, Failure> {
-        let mut body = ask(&self.client, self.request()?).await?;
-        let mut reader = ListReader::new(ResourceKind::OtherNode);
+        let mut body = self.objects.list(self.request()?).await?;
+        let mut reader = ListReader::new(ResourceKind::OtherNode, body.encoding);
         let mut nodes = Vec::new();
         while let Some(chunk) = body.chunk(LONGEST_WHOLE, PATIENCE).await? {
             nodes.extend(reader.read(&chunk).map_err(|error| not_a_list(&error))?);
@@ -265,7 +264,7 @@ impl NodePoller {
     }
 
     async fn fetch(&self, request: http::Request<Vec<u8>>) -> Result<Vec<u8>, Failure> {
-        let body = ask(&self.client, request).await?.all(LONGEST_TABLE, PATIENCE).await?;
+        let body = self.objects.table(request).await?.all(LONGEST_TABLE, PATIENCE).await?;
         self.metrics.heard(ResourceKind::OtherNode);
         Ok(body)
     }

@@ -7,7 +7,7 @@ struct Page {
 }
 
 fn decode(text: &str) -> serde_json::Result<Page> {
-    let mut reader = ListReader::new(ResourceKind::Service);
+    let mut reader = ListReader::new(ResourceKind::Service, Encoding::Json);
     let items = reader.read(text.as_bytes())?;
     Ok(Page { items, end: reader.end()? })
 }
@@ -65,27 +65,27 @@ fn what_has_no_items_is_no_list() {
 
 #[test]
 fn the_lines_of_a_watch() {
-    let line = |text: &str| Line::decode(ResourceKind::Node, text.as_bytes());
+    let line = |text: &str| Event::decode(ResourceKind::Node, Encoding::Json, text.as_bytes());
     let item = r#"{"metadata":{"name":"n","resourceVersion":"5"}}"#;
-    let Ok(Line::Applied(added)) = line(&format!(r#"{{"type":"ADDED","object":{item}}}"#)) else {
+    let Ok(Event::Applied(added)) = line(&format!(r#"{{"type":"ADDED","object":{item}}}"#)) else {
         panic!()
     };
     assert_eq!(added.resource_version(), Some("5"));
     let modified = line(&format!(r#"{{"type":"MODIFIED","object":{item}}}"#)).unwrap();
-    assert_eq!(modified, Line::Applied(added.clone()));
+    assert_eq!(modified, Event::Applied(added.clone()));
     let deleted = line(&format!(r#"{{"object":{item},"type":"DELETED"}}"#)).unwrap();
-    assert_eq!(deleted, Line::Deleted(added));
+    assert_eq!(deleted, Event::Deleted(added));
     for (annotations, ends) in
         [("", false), (r#","annotations":{"k8s.io/initial-events-end":"true"}"#, true)]
     {
         let text = format!(
             r#"{{"type":"BOOKMARK","object":{{"kind":"Node","metadata":{{"resourceVersion":"9"{annotations}}}}}}}"#
         );
-        let expected = Line::Bookmark { resource_version: "9".to_owned(), list_ends: ends };
+        let expected = Event::Bookmark { resource_version: "9".to_owned(), list_ends: ends };
         assert_eq!(line(&text).unwrap(), expected);
     }
     let error = line(r#"{"type":"ERROR","object":{"kind":"Status","code":410,"message":"old"}}"#);
-    let Ok(Line::Error(status)) = error else { panic!("{error:?}") };
+    let Ok(Event::Error(status)) = error else { panic!("{error:?}") };
     assert!(status.is_expired());
     for text in
         ["", "{}", "garbage", r#"{"type":"BOOKMARK","object":{}}"#, r#"{"type":"NEW","object":{}}"#]
@@ -98,12 +98,16 @@ fn the_lines_of_a_watch() {
 fn a_bad_object_still_says_how_far_the_watch_is() {
     let text =
         r#"{"type":"MODIFIED","object":{"metadata":{"name":"n","resourceVersion":"8"},"spec":3}}"#;
-    let Ok(Line::Applied(item)) = Line::decode(ResourceKind::EndpointSlice, text.as_bytes()) else {
+    let Ok(Event::Applied(item)) =
+        Event::decode(ResourceKind::EndpointSlice, Encoding::Json, text.as_bytes())
+    else {
         panic!()
     };
     assert!(matches!(item, Item::EndpointSlice(_)), "spec means nothing to a slice: {item:?}");
     let text = text.replace("spec", "endpoints");
-    let Ok(Line::Applied(item)) = Line::decode(ResourceKind::EndpointSlice, text.as_bytes()) else {
+    let Ok(Event::Applied(item)) =
+        Event::decode(ResourceKind::EndpointSlice, Encoding::Json, text.as_bytes())
+    else {
         panic!()
     };
     assert_eq!(item.resource_version(), Some("8"));
@@ -113,12 +117,12 @@ fn a_bad_object_still_says_how_far_the_watch_is() {
 
 #[test]
 fn words_of_a_server_are_cut_and_stay_on_one_line() {
-    let line = |text: String| Line::decode(ResourceKind::Service, text.as_bytes());
+    let line = |text: String| Event::decode(ResourceKind::Service, Encoding::Json, text.as_bytes());
     let long = "x".repeat(1 << 20);
     let message = format!(r#"\u001b[2J a \"field\"\n{long}"#);
     let error =
         line(format!(r#"{{"type":"ERROR","object":{{"code":500,"message":"{message}"}}}}"#));
-    let Ok(Line::Error(status)) = error else { panic!("it is an event") };
+    let Ok(Event::Error(status)) = error else { panic!("it is an event") };
     let expected = r#"\u{1b}[2J a "field"\nxxx"#;
     assert!(status.message.starts_with(expected), "{}", status.message);
     assert!(status.message.len() <= 300, "{}", status.message.len());

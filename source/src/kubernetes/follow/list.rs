@@ -6,7 +6,7 @@ use kube::api::{ListParams, Request, VersionMatch};
 use tokio::time::Instant;
 use tracing::info;
 
-use super::Follower;
+use super::{Follower, not_a_request};
 use crate::kubernetes::decode::{Item, ListReader, PageEnd, Status, UNLIKE_AN_ANSWER};
 use crate::kubernetes::failure::Failure;
 use crate::kubernetes::inventory::WatchStep;
@@ -163,8 +163,10 @@ impl Follower {
     /// Fetches a page, and reports its items as they come.
     async fn page(&mut self, parameters: &ListParams) -> Result<PageEnd, Failure> {
         let request = Request::new(self.kind.path()).list(parameters);
-        let mut body = self.request(request).await?;
-        let mut reader = ListReader::new(self.kind);
+        let request = request.map_err(|error| not_a_request(&error))?;
+        let body = self.objects.list(request).await;
+        let mut body = body.map_err(|failure| self.failure(failure))?;
+        let mut reader = ListReader::new(self.kind, body.encoding);
         while let Some(chunk) = body.chunk(LONGEST_LIST, LIST_PATIENCE).await? {
             self.metrics.heard(self.kind);
             self.listed(reader.read(&chunk).map_err(|error| not_a_list(&error))?).await?;
@@ -203,6 +205,7 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
+    use crate::kubernetes::answer::Objects;
     use crate::kubernetes::backoff::Backoff;
     use crate::kubernetes::kind::ResourceKind;
     use crate::kubernetes::measured::ClientMetrics;
@@ -215,7 +218,8 @@ mod tests {
         let metrics = ClientMetrics::new("127.0.0.1").unwrap();
         let backoff = Backoff::default();
         let kind = ResourceKind::Service;
-        let mut follower = Follower::new(client, kind, "n".to_owned(), backoff, reports, metrics);
+        let objects = Objects::new(client);
+        let mut follower = Follower::new(objects, kind, "n".to_owned(), backoff, reports, metrics);
         follower.begin_list().await.unwrap();
         // Pages are one list.
         follower.n_listed = MOST_OBJECTS - 2;
