@@ -134,6 +134,7 @@ impl Head {
     ///
     /// # Errors
     /// When no field begins so.
+    #[inline]
     pub(crate) fn read(bytes: &[u8]) -> Result<Option<Self>> {
         let Some((tag, mut begin)) = varint(bytes)? else { return Ok(None) };
         let number = tag >> 3;
@@ -171,7 +172,12 @@ impl Head {
 }
 
 /// Reads a number, which these bytes begin with, and returns its length with it. Nothing if there are too few of them.
+#[inline]
 fn varint(bytes: &[u8]) -> Result<Option<(u64, usize)>> {
+    // Nearly all are of one byte.
+    if let Some(byte @ ..0x80) = bytes.first() {
+        return Ok(Some((u64::from(*byte), 1)));
+    }
     let mut number = 0;
     for (index, byte) in bytes.iter().enumerate().take(LONGEST_NUMBER) {
         number |= u64::from(byte & 0x7f) << (7 * index);
@@ -202,6 +208,7 @@ fn time(message: &[u8]) -> Result<String> {
 }
 
 impl<'a> Fields<'a> {
+    #[inline]
     fn read(&mut self) -> Result<(u32, Value<'a>)> {
         let cut_off = || Error::custom("a message that is cut off");
         let head = Head::read(self.0)?.ok_or_else(cut_off)?;
