@@ -269,7 +269,7 @@ fn one_run_removes_what_all_modes_left_and_nothing_else() {
             assert!(others.contains(frontend), "{outcome}");
         }
         assert_same(&before, &node.dump());
-        for part in ["nftables table", "5 virtual servers", "interface kube-ipvs0", "37 sets"] {
+        for part in ["nftables table", "5 virtual servers", "interface kube-ipvs0", "38 sets"] {
             assert!(outcome.to_string().contains(part), "{part}: {outcome}");
         }
         // The second run has nothing to do, and says again what is left.
