@@ -489,11 +489,11 @@ impl ShortCircuitNetworks {
     }
 
     /// An address's short circuit with this node's endpoints, on the fast path; none as for
-    /// [`address_for`](Self::address_for).
+    /// [`address_for`](Self::address_for), and for an address inside the network.
     #[must_use]
     pub fn local_address_for(&self, address: IpAddr) -> Option<IpAddr> {
-        let mapped = network::in_other_half(self.of(Family::of(address))?, address);
-        (mapped != address && can_be_bound(mapped)).then_some(mapped)
+        let network = self.of(Family::of(address)).filter(|network| !network.contains(&address))?;
+        Some(network::in_other_half(network, address)).filter(|mapped| can_be_bound(*mapped))
     }
 }
 

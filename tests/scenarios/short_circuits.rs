@@ -206,6 +206,27 @@ async fn a_frontend_gets_its_short_circuit_when_that_is_free() {
     world.assert_converged(&[]);
 }
 
+/// The same, and the one with the better claim comes later.
+#[tokio::test(start_paused = true)]
+async fn nobody_is_led_any_more_to_a_short_circuit_that_another_frontend_gets() {
+    let first = Service { created: 1, ..local(1, 5) };
+    let mut second = Service { created: 2, ..local(2, 5) };
+    second.load_balancer = vec![IpAddr::from([214, 51, 100, 5])];
+    let endpoints = slice(&second, &[2]);
+    let mut world = World::in_sync(&[(second, endpoints)]).await;
+    world.feed(&[with_slice(first)]).await;
+    world.taken().await;
+    world.until("in order", |status, _| status.pending == 0).await;
+    let log = world.fake.take_log();
+    let place = |is: &dyn Fn(&Op) -> bool| log.iter().position(is).unwrap();
+    let is_led_off =
+        |op: &Op| matches!(op, Op::RemoveEntry(set, _) if set.kind.leads_to_short_circuits());
+    let is_served = |op: &Op| matches!(op, Op::AddRealServer(at, _) if *at == short_circuit());
+    assert!(place(&is_led_off) < place(&is_served), "{log:?}");
+    world.compared().await;
+    world.assert_converged(&[]);
+}
+
 /// On the fast path a route stands for all IPv6 addresses of short circuits.
 #[tokio::test(start_paused = true)]
 async fn clients_are_led_to_short_circuits_only_by_a_route_that_is_there() {

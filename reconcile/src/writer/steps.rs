@@ -12,7 +12,8 @@ use super::dependencies::takes_away;
 /// A step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Sets, ownership markers and entries, before the first new virtual server.
+    /// Sets, ownership markers and entries, before the first new virtual server. Clients are no longer led to a short
+    /// circuit that another frontend gets.
     Mark,
     /// Virtual servers and real servers, and all else that needs nothing.
     Serve,
@@ -32,10 +33,12 @@ pub(super) enum Step {
 /// one of them may have to wait for what is pending.
 pub(super) fn of(planner: &Planner, mut ops: Vec<Op>, may_wait: bool) -> [(Step, Vec<Op>); 7] {
     let unmark = take(&mut ops, |op| !planner.unmarked_by(op).is_empty());
+    let mut mark = take(&mut ops, |op| gives_up(planner, op));
     let bind = take(&mut ops, |op| matches!(op, Op::BindAddress(_)));
     let is_creation = |op: &Op| matches!(op, Op::CreateVirtualServer(..));
     let n_marks = ops.iter().position(is_creation).unwrap_or(0);
     let mut serve = ops.split_off(n_marks);
+    mark.append(&mut ops);
     let lead = take(&mut serve, Op::leads_to_short_circuits);
     let (mut unbind, mut remove) = (Vec::new(), Vec::new());
     // Else nothing of what is removed needs anything, and goes with what serves: in a send less.
@@ -44,7 +47,7 @@ pub(super) fn of(planner: &Planner, mut ops: Vec<Op>, may_wait: bool) -> [(Step,
         remove = take(&mut serve, takes_away);
     }
     [
-        (Step::Mark, ops),
+        (Step::Mark, mark),
         (Step::Serve, serve),
         (Step::Bind, bind),
         (Step::Lead, lead),
@@ -52,6 +55,14 @@ pub(super) fn of(planner: &Planner, mut ops: Vec<Op>, may_wait: bool) -> [(Step,
         (Step::Remove, remove),
         (Step::Unmark, unmark),
     ]
+}
+
+/// True if it stops leading clients to what is another frontend's short circuit now. That gets other real servers next.
+fn gives_up(planner: &Planner, op: &Op) -> bool {
+    let Op::RemoveEntry(set, entry) = op else { return false };
+    let short_circuit = planner.led_to(*set, entry);
+    let claim = short_circuit.and_then(|it| planner.desired().owning_claim(&it));
+    claim.is_some_and(|claim| claim.short_circuit_of != entry.frontend())
 }
 
 fn take(ops: &mut Vec<Op>, is_of_step: impl Fn(&Op) -> bool) -> Vec<Op> {

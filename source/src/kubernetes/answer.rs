@@ -45,7 +45,7 @@ const LONGEST_RETRY: u64 = 60;
 #[derive(Clone)]
 pub(super) struct Objects {
     client: Client,
-    /// True once the server has refused Protobuf.
+    /// True once the server has refused Protobuf, or something that was none came in its place.
     only_json: Arc<AtomicBool>,
 }
 
@@ -86,14 +86,17 @@ impl Objects {
         first.headers_mut().insert(ACCEPT, wanted);
         match ask(&self.client, first).await {
             Err(Failure::Refused(Status { code: code @ (406 | 415), message, .. })) => {
-                if !self.only_json.swap(true, Ordering::Relaxed) {
-                    info!(
-                        "the API server refuses Protobuf ({code} {message}); it is asked for JSON from now on"
-                    );
-                }
+                self.ask_for_json(&format!("the API server refuses Protobuf ({code} {message})"));
                 ask(&self.client, request).await
             }
             answer => answer,
+        }
+    }
+
+    /// Asks for JSON from now on.
+    pub(super) fn ask_for_json(&self, reason: &str) {
+        if !self.only_json.swap(true, Ordering::Relaxed) {
+            info!("{reason}; the API server is asked for JSON from now on");
         }
     }
 }
@@ -125,7 +128,8 @@ fn encoding(headers: &HeaderMap) -> Encoding {
 /// The Status object that a refusal should be; of anything else the text.
 fn refusal(status: StatusCode, headers: &HeaderMap, text: &[u8]) -> Status {
     let mut refusal = Status::decode(encoding(headers), text).unwrap_or_default();
-    if refusal.code == 0 {
+    // A proxy that refuses Protobuf may have codes of its own.
+    if refusal.code == 0 || matches!(status.as_u16(), 406 | 415) {
         refusal.code = status.as_u16();
     }
     if refusal.message.is_empty() {
@@ -161,6 +165,8 @@ mod tests {
         assert_eq!((status.code, status.message.len()), (502, 300));
         assert!(status.message.starts_with(r"<html>\r\n<head>xx"), "{}", status.message);
         assert_eq!(status.retry_after, None);
+        let of_proxy = refused(406, None, r#"{"code":1001,"message":"no binary bodies"}"#);
+        assert_eq!((of_proxy.code, of_proxy.message.as_str()), (406, "no binary bodies"));
         let long = refused(503, Some("18446744073709551615"), "").retry_after;
         assert_eq!(long, Some(Duration::from_secs(LONGEST_RETRY)));
         let date = refused(503, Some("Wed, 21 Oct 2026 07:28:00 GMT"), "");

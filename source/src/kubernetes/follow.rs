@@ -43,7 +43,7 @@ use super::answer::Objects;
 use super::backoff::Backoff;
 use super::body::BodyError;
 use super::decode::{Encoding, Event, Status};
-use super::error_text::chain;
+use super::error_text::{chain, in_short};
 use super::failure::Failure;
 use super::inventory::WatchStep;
 use super::kind::ResourceKind;
@@ -209,7 +209,9 @@ impl Follower {
                 {
                     self.list_again(ListReason::Refused);
                 }
-                Failure::Garbage(_) if self.backoff.failures() >= WATCH_ATTEMPTS => {
+                Failure::Garbage(cause) if self.backoff.failures() >= WATCH_ATTEMPTS => {
+                    // A proxy may alter or relabel what is binary.
+                    self.objects.ask_for_json(&in_short(cause));
                     self.list_again(ListReason::Garbage);
                 }
                 Failure::Refused(_)
