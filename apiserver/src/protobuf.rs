@@ -4,7 +4,7 @@
 //! k8s.io/apimachinery's pkg/apis/meta/v1 and pkg/runtime. As there (gogo/protobuf), a field is written though it is
 //! empty or 0, unless it is a pointer or a list in Go. Fields of rare use are left out.
 //!
-//! What is not of a field's type becomes a number where bytes belong, and the other way round.
+//! A value of another type than its field's becomes a number where bytes belong, and the other way round.
 
 use serde_json::Value;
 

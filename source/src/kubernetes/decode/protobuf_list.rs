@@ -19,7 +19,7 @@ const ITEMS: u64 = 2;
 pub(crate) struct ProtobufList {
     kind: ResourceKind,
     place: Place,
-    /// What has come, from the field on that is not complete.
+    /// Bytes that have come, from the first incomplete field on.
     unread: Vec<u8>,
     metadata: PageMetadata,
 }
