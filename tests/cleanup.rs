@@ -16,18 +16,18 @@ use plan::mode::Mode;
 use plan::model::Family;
 use plan::rule_set::{LocalTraffic, RuleSet, RuleSetSettings};
 use plan::sets::{SetId, SetType};
-use plan::settings::{Settings, ShortCircuitNetworks};
+use plan::settings::{InternalFrontendNetworks, Settings};
 
 /// State that kube-proxy's IPVS mode leaves, of IPv4.
 const SETS: &str = include_str!("bed/left_by_kube_proxy/ipset");
 /// The sets of IPv4 that kube-proxy does not have.
-const V4_SETS_OF_OURS: &str = "create KUBE-SHORT-CIRCUIT hash:ip,port family inet
-create KUBE-SHORT-CIRCUIT-LOCAL hash:ip,port family inet
+const V4_SETS_OF_OURS: &str = "create KUBE-INTERNAL-FRONTEND hash:ip,port family inet
+create KUBE-INTERNAL-FRONTEND-LOCAL hash:ip,port family inet
 create KUBE-NO-ENDPOINTS hash:ip,port family inet
 create KUBE-NO-LOCAL-ENDPOINTS hash:ip,port family inet
 ";
 /// A set of earlier versions.
-const FORMER_SET: &str = "create KUBE-SPARE-SHORT-CIRCUIT hash:ip,port family inet
+const FORMER_SET: &str = "create KUBE-SPARE-INTERNAL-FRONTEND hash:ip,port family inet
 ";
 const RULES: &str = include_str!("bed/left_by_kube_proxy/iptables");
 const VIRTUAL_SERVERS: &str = include_str!("bed/left_by_kube_proxy/ipvsadm");
@@ -201,7 +201,7 @@ fn rule_set(family: Family) -> RuleSet {
     let settings = RuleSetSettings::new(false, 14, LocalTraffic::Unknown, true).unwrap();
     RuleSet::new(
         family,
-        &settings.with_short_circuit_network(ShortCircuitNetworks::default().of(family)),
+        &settings.with_internal_frontend_network(InternalFrontendNetworks::default().of(family)),
     )
 }
 
@@ -502,10 +502,10 @@ fn handed_over_a_node_has_what_kube_proxys_ipvs_mode_knows_and_all_of_that() {
         let sets = format!("{V4_SETS_OF_OURS}{FORMER_SET}");
         node.tool("ipset", &["-exist", "restore"], &sets);
         node.restore(kind, Family::V4, &rule_set(Family::V4).first_input());
-        // A short circuit, and a set that has grown.
+        // An internal frontend, and a set that has grown.
         node.tool("ip", &["addr", "add", "240.113.0.5/32", "dev", "kube-ipvs0"], "");
         node.tool("ipvsadm", &["-R"], "-A -t 240.113.0.5:80 -s rr\n");
-        let grown = "add KUBE-IPVS-IPS 240.113.0.5\nadd KUBE-SHORT-CIRCUIT 203.0.113.5,tcp:80\n\
+        let grown = "add KUBE-IPVS-IPS 240.113.0.5\nadd KUBE-INTERNAL-FRONTEND 203.0.113.5,tcp:80\n\
                      create GROWN hash:ip,port family inet maxelem 131072\n\
                      add GROWN 10.96.0.10,tcp:80\nadd GROWN 10.96.0.99,tcp:80\n\
                      swap GROWN KUBE-CLUSTER-IP\ndestroy GROWN\n";
@@ -558,7 +558,7 @@ fn handed_over_a_node_has_what_kube_proxys_ipvs_mode_knows_and_all_of_that() {
 
 /// True of what kube-proxy's IPVS mode does not have.
 fn is_ours_alone(line: &str) -> bool {
-    ["SHORT-CIRCUIT", "NO-ENDPOINTS", "NO-LOCAL-ENDPOINTS", "240.113.0.5", "unanswered"]
+    ["INTERNAL-FRONTEND", "NO-ENDPOINTS", "NO-LOCAL-ENDPOINTS", "240.113.0.5", "unanswered"]
         .iter()
         .any(|sign| line.contains(sign))
         || line.contains("mangle") && line.contains("KUBE-PROXY-FIREWALL")

@@ -22,7 +22,7 @@ use plan::model::{
     SlicePort,
 };
 use plan::planner::Planner;
-use plan::settings::{Settings, ShortCircuitNetworks};
+use plan::settings::{InternalFrontendNetworks, Settings};
 use reconcile::{Input, Pace, Reconciler, Status};
 use source::object as objects;
 use source::object::Object as _;
@@ -161,13 +161,13 @@ fn a_message_takes_a_few_times_its_bytes_whatever_is_in_it() {
 
 /// Returns the heap's size after the first changes, and after all.
 async fn heap_while_it_changes(mode: Mode) -> [usize; 2] {
-    let short_circuit_networks = match mode {
-        Mode::Ipvs => ShortCircuitNetworks::default(),
-        Mode::Iptables | Mode::Userspace => ShortCircuitNetworks::NONE,
+    let internal_frontend_networks = match mode {
+        Mode::Ipvs => InternalFrontendNetworks::default(),
+        Mode::Iptables | Mode::Userspace => InternalFrontendNetworks::NONE,
     };
     let settings = Settings {
         mode,
-        short_circuit_networks,
+        internal_frontend_networks,
         families: vec![Family::V4],
         ..Settings::new("node-1")
     };

@@ -26,7 +26,7 @@ pub(crate) struct Kind {
     /// Have sets and rules in tables of nf_tables (ruleBackend).
     #[arg(long)]
     pub(crate) tables: bool,
-    /// Lead all clients to short circuits (fastPath), with tables.
+    /// Lead all clients to internal frontends (fastPath), with tables.
     #[arg(long, requires = "tables")]
     pub(crate) fast_path: bool,
 }

@@ -13,7 +13,7 @@ use apiserver::Credentials;
 use cap::Cap;
 use plan::mode::Mode;
 use plan::planner::Planner;
-use plan::settings::{Settings, ShortCircuitNetworks};
+use plan::settings::{InternalFrontendNetworks, Settings};
 use source::kubernetes::{ClientOptions, Kubernetes, clients};
 use source::{Options, SourceEvent};
 use tokio::sync::mpsc::channel;
@@ -83,11 +83,11 @@ async fn follow(kubeconfig: PathBuf, mode: Mode) -> Result<[i64; 4]> {
     };
     let clients = clients(&options).await?;
     let before = held();
-    let short_circuit_networks = match mode {
-        Mode::Ipvs => ShortCircuitNetworks::default(),
-        Mode::Iptables | Mode::Userspace => ShortCircuitNetworks::NONE,
+    let internal_frontend_networks = match mode {
+        Mode::Ipvs => InternalFrontendNetworks::default(),
+        Mode::Iptables | Mode::Userspace => InternalFrontendNetworks::NONE,
     };
-    let settings = Settings { mode, short_circuit_networks, ..Settings::new("node1") };
+    let settings = Settings { mode, internal_frontend_networks, ..Settings::new("node1") };
     let mut planner = Planner::new(settings);
     let (sink, mut events) = channel(1_024);
     let source = tokio::spawn(Kubernetes::new(&clients, Options::new("node1")).run(sink));

@@ -39,8 +39,8 @@ pub(crate) enum Way {
     LoadBalancer,
     /// A pod of the node, a cluster address, another node's pod; not masqueraded.
     FromPod,
-    /// The same by a load balancer's address with externalTrafficPolicy Local: the short circuit.
-    ShortCircuit,
+    /// The same by a load balancer's address with externalTrafficPolicy Local: the internal frontend.
+    InternalFrontend,
     /// A client outside and a pod of the node, without a Service.
     Forwarded,
     /// The node itself and a host outside, without a Service.
@@ -117,7 +117,7 @@ impl Way {
         Self::NodePort,
         Self::LoadBalancer,
         Self::FromPod,
-        Self::ShortCircuit,
+        Self::InternalFrontend,
         Self::Forwarded,
         Self::OfNode,
     ];
@@ -135,7 +135,7 @@ impl fmt::Display for Way {
             Self::NodePort => "outside, NodePort",
             Self::LoadBalancer => "outside, load balancer, Local",
             Self::FromPod => "pod, cluster address",
-            Self::ShortCircuit => "pod, short circuit",
+            Self::InternalFrontend => "pod, internal frontend",
             Self::Forwarded => "outside, no Service",
             Self::OfNode => "the node, no Service",
         })
@@ -260,7 +260,7 @@ impl Ground {
             Way::Cluster | Way::NodePort | Way::LoadBalancer | Way::Forwarded => {
                 (outside, &self.near)
             }
-            Way::FromPod | Way::ShortCircuit => (&self.cluster.pod(1, 1)?.namespace, &self.far),
+            Way::FromPod | Way::InternalFrontend => (&self.cluster.pod(1, 1)?.namespace, &self.far),
             Way::OfNode => (self.node()?, &self.outside),
         };
         let of = |address: Option<&str>| -> Result<SocketAddr> {
@@ -273,7 +273,7 @@ impl Ground {
             Way::NodePort => (self.node_address()?, NODE_PORT).into(),
             Way::LoadBalancer => of(Measured::Local.load_balancer(self.family))?,
             Way::FromPod => of(Some(Measured::Far.cluster(self.family)))?,
-            Way::ShortCircuit => of(Measured::LocalElsewhere.load_balancer(self.family))?,
+            Way::InternalFrontend => of(Measured::LocalElsewhere.load_balancer(self.family))?,
             Way::Forwarded | Way::OfNode => (endpoint.address, TARGET).into(),
         };
         let is_masqueraded =

@@ -9,7 +9,7 @@ use plan::capacity::Capacity;
 use plan::mode::Mode;
 use plan::model::Family;
 use plan::scheduler::{SCHEDULERS, SchedulerName};
-use plan::settings::{AcceptServiceTraffic, ShortCircuitNetworks, overlap};
+use plan::settings::{AcceptServiceTraffic, InternalFrontendNetworks, overlap};
 use serde::{Deserialize, Deserializer};
 
 use super::settings::{Refused, Section as _, not_negative, positive, settings, within};
@@ -151,7 +151,7 @@ settings! {
             "auto, networks, or both in a list" {
             in: [Ipvs],
         }
-        short_circuit: ShortCircuit = "shortCircuit";
+        internal_frontend: InternalFrontend = "internalFrontend";
         /// Time after which the relay forgets a UDP client if nothing passes either way. kube-proxy
         /// had 250ms, which cuts slow answers off
         udp_idle_timeout: Option<GoDuration> = "udpIdleTimeout", "duration" {
@@ -208,38 +208,38 @@ settings! {
 }
 
 settings! {
-    /// `shortCircuit`. Absent is the default, empty is off.
-    pub struct ShortCircuit at "shortCircuit." {
-        /// Unused network of up to 24 bits for short circuits: through them, clients in the cluster
+    /// `internalFrontend`. Absent is the default, empty is off.
+    pub struct InternalFrontend at "internalFrontend." {
+        /// Unused network of up to 24 bits for internal frontends: through them, clients in the cluster
         /// reach all endpoints at an address with externalTrafficPolicy Local. Empty: these clients
         /// get what clients outside get. If it is unset and clusterCIDR or nodePortAddresses
         /// overlaps the default: 0.0.0.0/8, or empty if that is in use, too
-        ipv4: Option<String> = "ipv4", "network" { in: [Ipvs], default: short_circuit(Family::V4), }
+        ipv4: Option<String> = "ipv4", "network" { in: [Ipvs], default: internal_frontend(Family::V4), }
         /// The same for IPv6, up to 96 bits, with fefe::/16 for 0.0.0.0/8
-        ipv6: Option<String> = "ipv6", "network" { in: [Ipvs], default: short_circuit(Family::V6), }
+        ipv6: Option<String> = "ipv6", "network" { in: [Ipvs], default: internal_frontend(Family::V6), }
     }
 }
 
 impl KubeIpvsConfiguration {
-    /// Takes another network for short circuits, or none, where the field is unset and its default
+    /// Takes another network for internal frontends, or none, where the field is unset and its default
     /// overlaps a network in `used`. Returns a note for each.
-    pub fn yield_short_circuits(&mut self, used: &[(IpNet, &str)]) -> Vec<String> {
+    pub fn yield_internal_frontends(&mut self, used: &[(IpNet, &str)]) -> Vec<String> {
         let overlapping = |network: IpNet| used.iter().find(|(net, _)| overlap(net, &network));
         let mut notes = Vec::new();
         for (family, name, field) in [
-            (Family::V4, "shortCircuit.ipv4", &mut self.short_circuit.ipv4),
-            (Family::V6, "shortCircuit.ipv6", &mut self.short_circuit.ipv6),
+            (Family::V4, "internalFrontend.ipv4", &mut self.internal_frontend.ipv4),
+            (Family::V6, "internalFrontend.ipv6", &mut self.internal_frontend.ipv6),
         ] {
-            let default = ShortCircuitNetworks::DEFAULT.of(family).filter(|_| field.is_none());
+            let default = InternalFrontendNetworks::DEFAULT.of(family).filter(|_| field.is_none());
             let Some((default, (net, what))) = default.and_then(|it| Some((it, overlapping(it)?)))
             else {
                 continue;
             };
-            let spare = ShortCircuitNetworks::SPARE.of(family);
+            let spare = InternalFrontendNetworks::SPARE.of(family);
             let spare = spare.filter(|spare| overlapping(*spare).is_none());
             let instead = match spare {
                 Some(spare) => format!("{spare} is used instead"),
-                None => "there are no short circuits".to_owned(),
+                None => "there are no internal frontends".to_owned(),
             };
             notes.push(format!(
                 "{name}: the default {default} is in use, {net} is {what}: {instead}. To choose another \
@@ -301,9 +301,9 @@ fn schedulers(names: &[String]) -> Option<Refused> {
     (!wrong.is_empty()).then(|| (wrong.join(", "), problem()))
 }
 
-/// Default network for short circuits, as text.
-fn short_circuit(family: Family) -> String {
-    let network = ShortCircuitNetworks::DEFAULT.of(family);
+/// Default network for internal frontends, as text.
+fn internal_frontend(family: Family) -> String {
+    let network = InternalFrontendNetworks::DEFAULT.of(family);
     network.map(|network| network.to_string()).unwrap_or_default()
 }
 
@@ -326,12 +326,12 @@ impl Limits {
     }
 }
 
-impl ShortCircuit {
+impl InternalFrontend {
     /// The networks, where they are networks of their family.
     #[must_use]
-    pub fn networks(&self) -> ShortCircuitNetworks {
+    pub fn networks(&self) -> InternalFrontendNetworks {
         let network = |text: &Option<String>| text.as_deref().and_then(address::cidr);
-        ShortCircuitNetworks {
+        InternalFrontendNetworks {
             v4: network(&self.ipv4).and_then(|net| match net {
                 IpNet::V4(net) => Some(net),
                 IpNet::V6(_) => None,

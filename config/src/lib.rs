@@ -131,7 +131,7 @@ impl Configuration {
         let action = Action::of(arguments);
         notes.extend(mode::notes(arguments, &document, &own.clone().with_defaults()));
         let used: Vec<_> = validate::used(&document).chain(validate::routed(&own)).collect();
-        let yielded = own.yield_short_circuits(&used);
+        let yielded = own.yield_internal_frontends(&used);
         let own = own.with_defaults();
         if ModeChoice::new(&document, &own).may(Mode::has_virtual_servers) {
             notes.extend(yielded);

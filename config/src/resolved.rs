@@ -11,7 +11,7 @@ use plan::model::Family;
 use plan::op::PartKind;
 use plan::scheduler::SchedulerName;
 use plan::settings::{
-    KUBELET_PORT, Listener, LocalDetection, NodePortAddresses, Settings, ShortCircuitNetworks,
+    InternalFrontendNetworks, KUBELET_PORT, Listener, LocalDetection, NodePortAddresses, Settings,
 };
 
 use super::arguments::{Action, Arguments};
@@ -348,8 +348,8 @@ fn pace(document: &KubeProxyConfiguration, own: &KubeIpvsConfiguration, mode: Mo
     }
 }
 
-/// The settings with what depends on the mode. Only virtual servers have addresses to route and short
-/// circuits.
+/// The settings with what depends on the mode. Only virtual servers have addresses to route and internal
+/// frontends.
 fn with_mode(
     settings: Settings,
     document: &KubeProxyConfiguration,
@@ -358,8 +358,11 @@ fn with_mode(
     mode: Mode,
 ) -> Settings {
     let has_virtual_servers = mode.uses(PartKind::VirtualServers);
-    let short_circuit_networks =
-        if has_virtual_servers { own.short_circuit.networks() } else { ShortCircuitNetworks::NONE };
+    let internal_frontend_networks = if has_virtual_servers {
+        own.internal_frontend.networks()
+    } else {
+        InternalFrontendNetworks::NONE
+    };
     let service_routes = routes.chosen.clone().filter(|_| has_virtual_servers).unwrap_or_default();
     let iptables_localhost_node_ports = mode.balances_by_rules()
         && document.iptables.localhost_node_ports != Some(false)
@@ -367,8 +370,8 @@ fn with_mode(
     Settings {
         mode,
         limits: own.limits.resolve(mode),
-        short_circuit_networks,
-        ipvs_short_circuit_networks: own.short_circuit.networks(),
+        internal_frontend_networks,
+        ipvs_internal_frontend_networks: own.internal_frontend.networks(),
         service_routes,
         iptables_localhost_node_ports,
         ..settings

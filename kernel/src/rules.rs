@@ -25,7 +25,7 @@ use plan::chains::ActualChains;
 use plan::chains::ChainOp;
 use plan::mode::Mode;
 use plan::model::Family;
-use plan::rule_set::{Comparison, Jump, RuleSet, SHORT_CIRCUIT_CHAIN, Table};
+use plan::rule_set::{Comparison, INTERNAL_FRONTEND_CHAIN, Jump, RuleSet, Table};
 
 use crate::probe::ProbeError;
 pub use crate::program::ProgramsRun;
@@ -73,8 +73,8 @@ pub enum Variant {
 pub struct Rules {
     family: Family,
     programs: Programs,
-    /// Result of [`Rules::try_short_circuits`], once it tells something about the host.
-    short_circuits: OnceLock<Result<(), ProbeError>>,
+    /// Result of [`Rules::try_internal_frontends`], once it tells something about the host.
+    internal_frontends: OnceLock<Result<(), ProbeError>>,
 }
 
 #[cfg(all(test, feature = "kernel-tests"))]
@@ -106,7 +106,7 @@ impl Rules {
     /// When no program of the variant is installed, or none runs.
     pub fn open(family: Family, variant: Variant) -> Result<Self, RulesError> {
         let programs = installed::choose(family, variant)?;
-        Ok(Self { family, programs, short_circuits: OnceLock::new() })
+        Ok(Self { family, programs, internal_frontends: OnceLock::new() })
     }
 
     /// Both kinds of iptables, as far as they are installed.
@@ -140,9 +140,9 @@ impl Rules {
     }
 
     /// Checks that iptables works here: lists a chain that every `nat` table has. It need not if it
-    /// can do the short circuits that are wanted.
-    pub fn probe(&self, short_circuits: Option<IpNet>) -> Result<(), RulesError> {
-        if short_circuits.is_some_and(|network| self.try_short_circuits(network).is_ok()) {
+    /// can do the internal frontends that are wanted.
+    pub fn probe(&self, internal_frontends: Option<IpNet>) -> Result<(), RulesError> {
+        if internal_frontends.is_some_and(|network| self.try_internal_frontends(network).is_ok()) {
             return Ok(());
         }
         let program = &self.programs.plain;
@@ -156,18 +156,18 @@ impl Rules {
     /// Checks once that the kernel and iptables can lead from one network to another (`NETMAP`): writes
     /// such a rule into a chain that nothing leads to, and removes it. Where a former start has written
     /// such rules, they can.
-    pub fn try_short_circuits(&self, network: IpNet) -> Result<(), ProbeError> {
-        if let Some(known) = self.short_circuits.get() {
+    pub fn try_internal_frontends(&self, network: IpNet) -> Result<(), ProbeError> {
+        if let Some(known) = self.internal_frontends.get() {
             return known.clone();
         }
         let (family, backend) = (self.family, self.programs.backend);
-        let tried = if present::has_rules(family, backend, Table::Nat, SHORT_CIRCUIT_CHAIN) {
+        let tried = if present::has_rules(family, backend, Table::Nat, INTERNAL_FRONTEND_CHAIN) {
             Ok(())
         } else {
             self.try_netmap(network).map_err(ProbeError::from)
         };
         if !matches!(&tried, Err(error) if error.is_momentary) {
-            return self.short_circuits.get_or_init(|| tried).clone();
+            return self.internal_frontends.get_or_init(|| tried).clone();
         }
         tried
     }

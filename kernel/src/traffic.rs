@@ -44,7 +44,7 @@ pub struct CurrentConnections {
 #[derive(Debug, Default)]
 pub struct TrackedTraffic {
     counts: TrackedCounts,
-    /// Short circuits, each with the frontend that clients ask.
+    /// Internal frontends, each with the frontend that clients ask.
     led_to: HashMap<Frontend, Frontend>,
     /// Endpoints with such connections that get new ones, each with the frontend that clients ask.
     serving: HashSet<(Frontend, SocketAddr)>,
@@ -93,7 +93,7 @@ impl TrafficReader {
 }
 
 impl TrackedTraffic {
-    /// Connections to these frontends, as clients see them, which conntrack carries. `led_to` has the short circuits among
+    /// Connections to these frontends, as clients see them, which conntrack carries. `led_to` has the internal frontends among
     /// the virtual servers that will be read.
     #[must_use]
     pub fn new(counts: TrackedCounts, led_to: HashMap<Frontend, Frontend>) -> Self {

@@ -48,7 +48,7 @@ pub struct Addresses {
 }
 
 impl Actual {
-    /// Returns the addresses that sets say clients can ask, unlike those of short circuits.
+    /// Returns the addresses that sets say clients can ask, unlike those of internal frontends.
     #[must_use]
     pub fn served_addresses(&self) -> HashSet<IpAddr> {
         let asked = [

@@ -42,7 +42,7 @@ pub struct Adopted {
 }
 
 impl Unadopted {
-    /// Returns the addresses that sets say clients can ask, unlike those of short circuits.
+    /// Returns the addresses that sets say clients can ask, unlike those of internal frontends.
     #[must_use]
     pub fn served_addresses(&self) -> HashSet<IpAddr> {
         self.beside.served_addresses()

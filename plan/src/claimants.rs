@@ -31,18 +31,18 @@ pub enum Origin {
 pub enum ClaimKind {
     /// A frontend that clients can ask.
     Frontend,
-    /// A short circuit that local clients need to get the endpoints that they are promised.
-    PromisedShortCircuit,
-    /// A short circuit of the fast path, with the endpoints that its frontend has.
-    FasterShortCircuit,
+    /// An internal frontend that local clients need to get the endpoints that they are promised.
+    PromisedInternalFrontend,
+    /// An internal frontend of the fast path, with the endpoints that its frontend has.
+    FasterInternalFrontend,
     /// The same beside a promised one, for clients that only this node's endpoints may serve.
-    LocalShortCircuit,
+    LocalInternalFrontend,
 }
 
 impl ClaimKind {
     /// True if clients may get other endpoints than they are promised without it.
     pub(crate) const fn is_promised(self) -> bool {
-        matches!(self, Self::Frontend | Self::PromisedShortCircuit)
+        matches!(self, Self::Frontend | Self::PromisedInternalFrontend)
     }
 }
 

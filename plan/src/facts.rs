@@ -28,7 +28,7 @@ pub struct NodeFacts {
     other_pods: PodNetworks,
     /// Addresses and ports by which this node reaches the API server, whatever says so.
     api_server: BTreeSet<SocketAddr>,
-    /// Number of endpoints at each address inside the networks of short circuits, in all slices.
+    /// Number of endpoints at each address inside the networks of internal frontends, in all slices.
     endpoints_inside: HashMap<IpAddr, usize>,
     /// Schedulers that the kernel does not have.
     missing_schedulers: BTreeSet<SchedulerName>,
@@ -91,7 +91,7 @@ impl NodeFacts {
     }
 
     /// True if this node, another node or an endpoint is known to have an address, which is inside the
-    /// networks of short circuits.
+    /// networks of internal frontends.
     pub(crate) fn is_in_use(&self, address: IpAddr) -> bool {
         self.local.contains(&address)
             || self.others.contains_key(&address)
@@ -105,7 +105,7 @@ impl NodeFacts {
             || self.other_pods.overlap(network)
     }
 
-    /// Notes an endpoint inside the networks of short circuits. Returns true if its address is new.
+    /// Notes an endpoint inside the networks of internal frontends. Returns true if its address is new.
     pub(crate) fn add_endpoint_inside(&mut self, address: IpAddr) -> bool {
         let count = self.endpoints_inside.entry(address).or_default();
         *count += 1;

@@ -149,12 +149,12 @@ impl Op {
         )
     }
 
-    /// True if it starts or stops leading clients from a frontend to its short circuit.
+    /// True if it starts or stops leading clients from a frontend to its internal frontend.
     #[must_use]
-    pub const fn leads_to_short_circuits(&self) -> bool {
+    pub const fn leads_to_internal_frontends(&self) -> bool {
         match self {
             Self::AddEntry(set, _) | Self::RemoveEntry(set, _) => {
-                set.kind.leads_to_short_circuits()
+                set.kind.leads_to_internal_frontends()
             }
             _ => false,
         }
@@ -172,8 +172,8 @@ impl Op {
             Self::WriteRuleSet(_) => 2,
             Self::GrowSet(..) | Self::Route(RouteOp::Add(_)) => 3,
             // It leads elsewhere: only when what it leads to is complete.
-            Self::AddEntry(set, _) if set.kind.leads_to_short_circuits() => 8,
-            Self::RemoveEntry(set, _) if set.kind.leads_to_short_circuits() => 9,
+            Self::AddEntry(set, _) if set.kind.leads_to_internal_frontends() => 8,
+            Self::RemoveEntry(set, _) if set.kind.leads_to_internal_frontends() => 9,
             Self::AddEntry(..) => 4,
             Self::CreateVirtualServer(..) | Self::ChangeVirtualServer(..) => 5,
             // Other nodes' endpoints are about to be real servers, and answer the client by themselves

@@ -92,17 +92,17 @@ pub enum Problem {
         /// Frontend that both claim.
         frontend: Frontend,
     },
-    /// The short circuits of a frontend, which are for the cluster's own clients, are other
+    /// The internal frontends of a frontend, which are for the cluster's own clients, are other
     /// frontends'.
-    ShortCircuitTaken {
+    InternalFrontendTaken {
         frontend: Frontend,
-        short_circuit: Frontend,
-        /// Service that has that short circuit, or waits for it right before this Service.
+        internal_frontend: Frontend,
+        /// Service that has that internal frontend, or waits for it right before this Service.
         owner: ServiceName,
     },
-    /// A frontend cannot have a short circuit: no host can have the address, it is excluded, or a
+    /// A frontend cannot have an internal frontend: no host can have the address, it is excluded, or a
     /// node, an endpoint or pods have it.
-    NoShortCircuit { frontend: Frontend },
+    NoInternalFrontend { frontend: Frontend },
     /// The kernel does not have the scheduler that the Service chose.
     SchedulerMissing {
         /// Its name.
@@ -327,18 +327,18 @@ impl fmt::Display for Problem {
                 "{frontend} is claimed by two ports of this Service, and only one has it: \
                  give the other another port or protocol"
             ),
-            Self::ShortCircuitTaken { frontend, short_circuit, owner } => write!(
+            Self::InternalFrontendTaken { frontend, internal_frontend, owner } => write!(
                 f,
-                "clients in the cluster reach only this node's endpoints by {frontend}: its short circuit \
-                 {short_circuit} is Service {owner}'s, whose address differs from it in the first bits only; \
+                "clients in the cluster reach only this node's endpoints by {frontend}: its internal frontend \
+                 {internal_frontend} is Service {owner}'s, whose address differs from it in the first bits only; \
                  choose another address"
             ),
-            Self::NoShortCircuit { frontend } => write!(
+            Self::NoInternalFrontend { frontend } => write!(
                 f,
                 "clients in the cluster reach only this node's endpoints by {frontend}: the address of its \
-                 short circuit is the frontend's own, is excluded or cannot be a host's, or a node, an \
+                 internal frontend is the frontend's own, is excluded or cannot be a host's, or a node, an \
                  endpoint or the network of pods has it; choose another address, or another network for \
-                 short circuits (shortCircuit)"
+                 internal frontends (internalFrontend)"
             ),
             Self::SchedulerMissing { scheduler } => write!(
                 f,

@@ -8,7 +8,7 @@
 //!
 //! Chains, jumps, comments and their order are kube-proxy's, so that taking over from it changes as
 //! little as possible, and what people know from runbooks stays true. Six things are ours: the way
-//! to short circuits, refusing where there are no endpoints, source ranges for the node's own
+//! to internal frontends, refusing where there are no endpoints, source ranges for the node's own
 //! traffic, refusing inside local routes, letting in what is for a frontend, and that node ports come
 //! after all other frontends.
 //!
@@ -41,7 +41,7 @@ use crate::model::Family;
 use crate::settings::FastPath;
 
 pub(crate) use chains::ipvs_chains;
-pub use chains::{SHORT_CIRCUIT_CHAIN, UNANSWERED};
+pub use chains::{INTERNAL_FRONTEND_CHAIN, UNANSWERED};
 pub use dispatch::is_of_services;
 pub use jumps::{COPY_JUMPS, Jump, JumpDestination, JumpPlace, JumpStates};
 pub(crate) use saved::meaning;
@@ -78,10 +78,10 @@ pub struct RuleSetSettings {
     mark: u32,
     local: LocalTraffic,
     random_fully: bool,
-    /// Network in which short circuits live; none: there are none.
-    short_circuit_network: Option<IpNet>,
+    /// Network in which internal frontends live; none: there are none.
+    internal_frontend_network: Option<IpNet>,
     /// Way of established connections. But for [`FastPath::Off`], all clients of a frontend with the policy Cluster are led to
-    /// its short circuit.
+    /// its internal frontend.
     fast_path: FastPath,
     /// The networks that are local by a route, in order.
     routes: Vec<IpNet>,

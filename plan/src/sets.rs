@@ -43,10 +43,10 @@ pub enum SetKind {
     HealthCheckNodePort,
     /// Addresses on `kube-ipvs0`.
     IpvsAddresses,
-    /// Frontends of which the cluster's own clients, or on the fast path all, are led to the short circuit.
-    ShortCircuit,
-    /// Frontends of which the other clients are led to the short circuit with this node's endpoints, on the fast path.
-    LocalShortCircuit,
+    /// Frontends of which the cluster's own clients, or on the fast path all, are led to the internal frontend.
+    InternalFrontend,
+    /// Frontends of which the other clients are led to the internal frontend with this node's endpoints, on the fast path.
+    LocalInternalFrontend,
     /// Frontends whose Service has no endpoints.
     NoEndpoints,
     /// Frontends for this node's endpoints, of which there are none, though there are others.
@@ -95,14 +95,14 @@ pub const ALL: [SetKind; 21] = [
     SetKind::NodePortLocalSctp,
     SetKind::HealthCheckNodePort,
     SetKind::IpvsAddresses,
-    SetKind::ShortCircuit,
-    SetKind::LocalShortCircuit,
+    SetKind::InternalFrontend,
+    SetKind::LocalInternalFrontend,
     SetKind::NoEndpoints,
     SetKind::NoLocalEndpoints,
 ];
 
 /// Sets that earlier versions made, and that nothing looks into any more.
-pub const FORMER: [&str; 2] = ["KUBE-SPARE-SHORT-CIRCUIT", "KUBE-6-SPARE-SHORT-CIRCUIT"];
+pub const FORMER: [&str; 2] = ["KUBE-SPARE-INTERNAL-FRONTEND", "KUBE-6-SPARE-INTERNAL-FRONTEND"];
 
 impl SetId {
     /// Every set of a family, in the order in which they are made.
@@ -145,17 +145,17 @@ impl SetKind {
     pub const fn is_of_kube_proxy(self) -> bool {
         !matches!(
             self,
-            Self::ShortCircuit
-                | Self::LocalShortCircuit
+            Self::InternalFrontend
+                | Self::LocalInternalFrontend
                 | Self::NoEndpoints
                 | Self::NoLocalEndpoints
         )
     }
 
-    /// True if its entries lead clients from a frontend to a short circuit.
+    /// True if its entries lead clients from a frontend to an internal frontend.
     #[must_use]
-    pub const fn leads_to_short_circuits(self) -> bool {
-        matches!(self, Self::ShortCircuit | Self::LocalShortCircuit)
+    pub const fn leads_to_internal_frontends(self) -> bool {
+        matches!(self, Self::InternalFrontend | Self::LocalInternalFrontend)
     }
 
     /// True if connections to its entries are not masqueraded that otherwise are: only this node's
@@ -213,8 +213,10 @@ impl SetKind {
                 ("KUBE-HEALTH-CHECK-NODE-PORT", "KUBE-6-HEALTH-CHECK-NODE-PORT")
             }
             Self::IpvsAddresses => ("KUBE-IPVS-IPS", "KUBE-6-IPVS-IPS"),
-            Self::ShortCircuit => ("KUBE-SHORT-CIRCUIT", "KUBE-6-SHORT-CIRCUIT"),
-            Self::LocalShortCircuit => ("KUBE-SHORT-CIRCUIT-LOCAL", "KUBE-6-SHORT-CIRCUIT-LOCAL"),
+            Self::InternalFrontend => ("KUBE-INTERNAL-FRONTEND", "KUBE-6-INTERNAL-FRONTEND"),
+            Self::LocalInternalFrontend => {
+                ("KUBE-INTERNAL-FRONTEND-LOCAL", "KUBE-6-INTERNAL-FRONTEND-LOCAL")
+            }
             Self::NoEndpoints => ("KUBE-NO-ENDPOINTS", "KUBE-6-NO-ENDPOINTS"),
             Self::NoLocalEndpoints => ("KUBE-NO-LOCAL-ENDPOINTS", "KUBE-6-NO-LOCAL-ENDPOINTS"),
         }
@@ -232,8 +234,8 @@ impl SetKind {
             | Self::LoadBalancerLocal
             | Self::NodePortSctp
             | Self::NodePortLocalSctp
-            | Self::ShortCircuit
-            | Self::LocalShortCircuit
+            | Self::InternalFrontend
+            | Self::LocalInternalFrontend
             | Self::NoEndpoints
             | Self::NoLocalEndpoints => SetType::HashAddressPort,
             Self::NodePortTcp

@@ -63,11 +63,11 @@ pub struct Settings {
     pub fast_path: FastPath,
     /// Port at which the health server listens on all addresses; none: it does not.
     pub health_port: Option<u16>,
-    /// Networks of the short circuits: see [`ShortCircuitNetworks`].
-    pub short_circuit_networks: ShortCircuitNetworks,
-    /// The networks of the short circuits that mode ipvs has, whatever the mode is: what it left inside
+    /// Networks of the internal frontends: see [`InternalFrontendNetworks`].
+    pub internal_frontend_networks: InternalFrontendNetworks,
+    /// The networks of the internal frontends that mode ipvs has, whatever the mode is: what it left inside
     /// them is ours.
-    pub ipvs_short_circuit_networks: ShortCircuitNetworks,
+    pub ipvs_internal_frontend_networks: InternalFrontendNetworks,
     /// The networks in which a local route stands for the addresses: these are not bound one by
     /// one. None: all addresses are.
     pub service_routes: Vec<IpNet>,
@@ -102,7 +102,7 @@ pub const KUBELET_PORT: u16 = 10_250;
 /// they keep one object from taking all of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    /// Frontends of one Service, short circuits included.
+    /// Frontends of one Service, internal frontends included.
     pub frontends: usize,
     /// Real servers of one Service in all of its virtual servers; and endpoints of all its ports. Where
     /// rules lead, source ranges count as well.
@@ -139,25 +139,25 @@ pub enum NodePortAddresses {
     Primary(Vec<IpNet>),
 }
 
-/// The networks of the short circuits.
+/// The networks of the internal frontends.
 ///
 /// A frontend with externalTrafficPolicy Local promises one thing to clients outside the cluster
 /// (this node's endpoints) and another to the cluster's own (all endpoints), and IPVS has one list
-/// of real servers for each address and port. So it has a short circuit, which is for the cluster's
+/// of real servers for each address and port. So it has an internal frontend, which is for the cluster's
 /// own clients: the same port at another address, the frontend's with the first bits replaced by
 /// this network's. The rules turn one into the other for those clients (`NETMAP`).
 ///
-/// On the fast path all clients are led to short circuits, and such a frontend has a second one, for clients outside: at
+/// On the fast path all clients are led to internal frontends, and such a frontend has a second one, for clients outside: at
 /// the same address in the other half of the network.
 ///
-/// Two frontends whose addresses differ in the first bits only would have the same short circuit:
+/// Two frontends whose addresses differ in the first bits only would have the same internal frontend:
 /// the one with the better claim has it, the other one has none, and an Event says so. So it is if
 /// no host can have the address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ShortCircuitNetworks {
-    /// For IPv4; none: no short circuits.
+pub struct InternalFrontendNetworks {
+    /// For IPv4; none: no internal frontends.
     pub v4: Option<Ipv4Net>,
-    /// For IPv6; none: no short circuits.
+    /// For IPv6; none: no internal frontends.
     pub v6: Option<Ipv6Net>,
 }
 
@@ -178,7 +178,7 @@ pub enum FastPath {
     #[default]
     Off,
     /// IPVS chooses the endpoint of the first packet, and connection tracking translates the others: clients are led to a
-    /// short circuit at every frontend whose clients all have the same endpoints. Only rules in nf_tables lead there.
+    /// internal frontend at every frontend whose clients all have the same endpoints. Only rules in nf_tables lead there.
     Conntrack,
     /// The same, and the kernel's flow table takes connections that are forwarded past all hooks (since Linux 6.1).
     Offload,
@@ -283,8 +283,8 @@ impl Settings {
             rule_form: RuleForm::default(),
             fast_path: FastPath::default(),
             health_port: Some(10_256),
-            short_circuit_networks: ShortCircuitNetworks::default(),
-            ipvs_short_circuit_networks: ShortCircuitNetworks::default(),
+            internal_frontend_networks: InternalFrontendNetworks::default(),
+            ipvs_internal_frontend_networks: InternalFrontendNetworks::default(),
             service_routes: Vec::new(),
             bound_routes: Vec::new(),
             exclude: Vec::new(),
@@ -314,9 +314,9 @@ impl Settings {
         self.routes(Family::of(address)).into_iter().find(|net| net.contains(&address))
     }
 
-    /// Returns the addresses at which a frontend at this one may have short circuits.
-    pub fn short_circuits_of(&self, address: IpAddr) -> impl Iterator<Item = IpAddr> {
-        let networks = self.short_circuit_networks;
+    /// Returns the addresses at which a frontend at this one may have internal frontends.
+    pub fn internal_frontends_of(&self, address: IpAddr) -> impl Iterator<Item = IpAddr> {
+        let networks = self.internal_frontend_networks;
         let local = networks.local_address_for(address).filter(|_| self.has_fast_path());
         networks.address_for(address).into_iter().chain(local)
     }
@@ -328,12 +328,13 @@ impl Settings {
         self.excludes(address) || !unbound.any(|net| net.contains(&address))
     }
 
-    /// Networks that are local by a route: those of Services, and on the fast path that of short circuits of IPv6, each
+    /// Networks that are local by a route: those of Services, and on the fast path that of internal frontends of IPv6, each
     /// address of which would make new connections dearer. With a local route of IPv4, the kernel looks up the source of
     /// every packet that it forwards (`fib_has_custom_local_routes` in net/ipv4/fib_frontend.c).
     fn all_routes(&self) -> impl Iterator<Item = IpNet> {
-        let of_short_circuits = self.short_circuit_networks.v6.filter(|_| self.has_fast_path());
-        self.service_routes.iter().copied().chain(of_short_circuits.map(IpNet::V6))
+        let of_internal_frontends =
+            self.internal_frontend_networks.v6.filter(|_| self.has_fast_path());
+        self.service_routes.iter().copied().chain(of_internal_frontends.map(IpNet::V6))
     }
 
     /// True if there should be this local route.
@@ -435,8 +436,8 @@ impl fmt::Display for Limit {
     }
 }
 
-impl ShortCircuitNetworks {
-    /// No short circuits at all.
+impl InternalFrontendNetworks {
+    /// No internal frontends at all.
     pub const NONE: Self = Self { v4: None, v6: None };
 
     /// Networks that are reserved and mostly not in use: 240.0.0.0/4 (RFC 1112, class E) and a part of
@@ -447,7 +448,7 @@ impl ShortCircuitNetworks {
     };
 
     /// Networks that stand in for default ones that are in use: no host has an address there (RFC 1122,
-    /// and another part of the site-local addresses). Earlier versions had a second short circuit in
+    /// and another part of the site-local addresses). Earlier versions had a second internal frontend in
     /// them for a frontend whose first one another Service had.
     pub const SPARE: Self = Self {
         v4: Some(Ipv4Net::new_assert(Ipv4Addr::UNSPECIFIED, 8)),
@@ -463,7 +464,7 @@ impl ShortCircuitNetworks {
         }
     }
 
-    /// The network that an address is inside, if a short circuit could be there: 0.0.0.0 and the
+    /// The network that an address is inside, if an internal frontend could be there: 0.0.0.0 and the
     /// like are not ours.
     #[must_use]
     pub fn around(&self, address: IpAddr) -> Option<IpNet> {
@@ -471,7 +472,7 @@ impl ShortCircuitNetworks {
         (network.contains(&address) && can_be_bound(address)).then_some(network)
     }
 
-    /// True if a short circuit may be at an address, or may have been in an earlier version, which
+    /// True if an internal frontend may be at an address, or may have been in an earlier version, which
     /// had two networks: see [`Self::SPARE`].
     #[must_use]
     pub fn may_have_had(&self, address: IpAddr) -> bool {
@@ -480,7 +481,7 @@ impl ShortCircuitNetworks {
         is_spare || self.around(address).is_some()
     }
 
-    /// An address's short circuit; none if there are none, if it would be the address itself, or if
+    /// An address's internal frontend; none if there are none, if it would be the address itself, or if
     /// no host can have it.
     #[must_use]
     pub fn address_for(&self, address: IpAddr) -> Option<IpAddr> {
@@ -488,7 +489,7 @@ impl ShortCircuitNetworks {
         (mapped != address && can_be_bound(mapped)).then_some(mapped)
     }
 
-    /// An address's short circuit with this node's endpoints, on the fast path; none as for
+    /// An address's internal frontend with this node's endpoints, on the fast path; none as for
     /// [`address_for`](Self::address_for), and for an address inside the network.
     #[must_use]
     pub fn local_address_for(&self, address: IpAddr) -> Option<IpAddr> {
@@ -503,7 +504,7 @@ pub fn overlap(one: &IpNet, other: &IpNet) -> bool {
     one.contains(&other.network()) || other.contains(&one.network())
 }
 
-impl Default for ShortCircuitNetworks {
+impl Default for InternalFrontendNetworks {
     fn default() -> Self {
         Self::DEFAULT
     }

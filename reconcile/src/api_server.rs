@@ -41,7 +41,7 @@ pub(super) async fn give_up_addresses(
         }
         // The node's own connections meet a virtual server wherever its address is.
         let ops = vec![
-            Op::RemoveEntry(set(SetKind::ShortCircuit), entry),
+            Op::RemoveEntry(set(SetKind::InternalFrontend), entry),
             Op::UnbindAddress(server.ip()),
             Op::RemoveVirtualServer(frontend),
         ];

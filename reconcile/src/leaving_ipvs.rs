@@ -359,8 +359,8 @@ async fn drain(
     unled: &Unled,
 ) -> Result<Option<usize>, WorkerGone> {
     let settings = cx.planner.settings();
-    let short_circuit_networks = settings.ipvs_short_circuit_networks;
-    let settings = Settings { short_circuit_networks, ..settings.clone() };
+    let internal_frontend_networks = settings.ipvs_internal_frontend_networks;
+    let settings = Settings { internal_frontend_networks, ..settings.clone() };
     let served = found.served_addresses();
     let mut n_found = 0;
     loop {
@@ -372,12 +372,12 @@ async fn drain(
         n_found += part.len();
         let is_led = |it: &ListedVirtualServer| !unled.contains(&cx.planner, &it.frontend);
         let part: Vec<_> = part.into_iter().filter(is_led).collect();
-        // Each next datagram of these goes by the rules, and connections through a short circuit
+        // Each next datagram of these goes by the rules, and connections through an internal frontend
         // live by connection tracking alone. So they go first.
         let needs_ipvs = |frontend: &Frontend| {
             frontend.protocol != Protocol::Udp
                 && (served.contains(&frontend.address)
-                    || !settings.short_circuit_networks.may_have_had(frontend.address))
+                    || !settings.internal_frontend_networks.may_have_had(frontend.address))
         };
         let (lasting, others): (Vec<_>, Vec<_>) =
             part.into_iter().partition(|it| needs_ipvs(&it.frontend));

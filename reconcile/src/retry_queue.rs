@@ -34,7 +34,7 @@ pub struct RetryQueue {
     pending: Agenda<Subject, Pending>,
     /// Pending subjects that others rest on.
     prerequisites: BTreeSet<Subject>,
-    /// Pending entries that lead clients from a frontend to its short circuit.
+    /// Pending entries that lead clients from a frontend to its internal frontend.
     leading: BTreeSet<Subject>,
     /// Frontends without what keeps clients from the node's own ports, each with that: virtual servers
     /// that could not be made, and entries that could not be added and close them.
@@ -175,7 +175,7 @@ impl RetryQueue {
         self.withheld_chains.get(&family).is_some_and(|count| *count > 0)
     }
 
-    /// Returns the pending entries that lead clients from a frontend to its short circuit.
+    /// Returns the pending entries that lead clients from a frontend to its internal frontend.
     pub fn leading(&self) -> impl Iterator<Item = (&Subject, &Pending)> {
         self.leading.iter().filter_map(|subject| Some((subject, self.pending.get(subject)?)))
     }
@@ -216,7 +216,7 @@ impl RetryQueue {
         if pending.op.is_prerequisite() {
             self.prerequisites.insert(subject);
         }
-        if pending.op.leads_to_short_circuits() {
+        if pending.op.leads_to_internal_frontends() {
             self.leading.insert(subject);
         }
         if let Some(frontend) = unserved(&pending.op) {

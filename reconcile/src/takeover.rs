@@ -182,7 +182,7 @@ impl Takeover {
         let mut at_most = REMOVALS_AT_ONCE;
         let settings = cx.planner.settings().clone();
         let (leading, others): (Vec<SetId>, Vec<SetId>) =
-            cx.sets().into_iter().partition(|set| set.kind.leads_to_short_circuits());
+            cx.sets().into_iter().partition(|set| set.kind.leads_to_internal_frontends());
         for set in leading {
             let ops = self.found.excess_entries(set, at_most, cx.planner.desired(), &settings);
             at_most -= ops.len();

@@ -295,7 +295,7 @@ impl Writer {
             let mut cut = Vec::new();
             if step == Step::Lead {
                 dependencies::cut_off(planner, retry_queue, &failed, &mut ops);
-                dependencies::await_short_circuits(planner, retry_queue, &mut ops);
+                dependencies::await_internal_frontends(planner, retry_queue, &mut ops);
                 cut = dependencies::removed_though_desired(planner, &ops);
             }
             dependencies::hold(planner, retry_queue, &mut ops);

@@ -125,8 +125,8 @@ pub(super) async fn at_start(
     if !configuration.chooses_routes() || routes.chosen.is_some() {
         return configuration;
     }
-    let short_circuits = &configuration.settings.short_circuit_networks;
-    let found = LocalServiceAddresses::read(short_circuits).unwrap_or_else(|error| {
+    let internal_frontends = &configuration.settings.internal_frontend_networks;
+    let found = LocalServiceAddresses::read(internal_frontends).unwrap_or_else(|error| {
         warn!("cannot read local routes and addresses: {error}; serviceRoutes: auto takes there to be none");
         LocalServiceAddresses::default()
     });

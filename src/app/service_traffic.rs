@@ -167,7 +167,7 @@ impl ServiceTrafficCycle {
         })
     }
 
-    /// Asks the event loop for the short circuits among these frontends, each with the frontend that clients ask. None: the
+    /// Asks the event loop for the internal frontends among these frontends, each with the frontend that clients ask. None: the
     /// fast path is not in force, and IPVS knows all connections.
     async fn led_to(
         &self,

@@ -212,7 +212,7 @@ fn host_ports_and_services_of_the_same_port_do_not_disturb_one_another() {
     local.more = vec!["externalTrafficPolicy: Local".into()];
     bed.manifests.apply(&local).unwrap();
     bed.wait_until("the policy is Local", || {
-        bed.entries().iter().any(|entry| entry.starts_with("KUBE-6-SHORT-CIRCUIT "))
+        bed.entries().iter().any(|entry| entry.starts_with("KUBE-6-INTERNAL-FRONTEND "))
     });
     assert_host_ports_and_services_work(&bed, &service);
     // A port that no Service has leads to the host port at service addresses too, as with

@@ -2,7 +2,7 @@
 //! endpoint, or to no endpoint at all. Entries of other clients stay.
 //!
 //! On the kernels that this runs on, IPVS forgets some of it by itself when a real server goes; not
-//! what began before there was a virtual server, nor what goes by way of a short circuit.
+//! what began before there was a virtual server, nor what goes by way of an internal frontend.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};

@@ -8,8 +8,8 @@ use crate::fixture::{Bed, TARGET, assert_shares, ip, web};
 
 /// Address that clients outside and inside the cluster ask.
 const EXTERNAL: &str = "198.51.100.10";
-/// Its short circuit, for those inside while the policy is Local.
-const SHORT_CIRCUIT: &str = "246.51.100.10";
+/// Its internal frontend, for those inside while the policy is Local.
+const INTERNAL_FRONTEND: &str = "246.51.100.10";
 
 /// `web` with an external address, for all endpoints or for this node's.
 fn external<'a>(policy: &str, pods: impl IntoIterator<Item = &'a Host>) -> Service {
@@ -71,8 +71,8 @@ fn a_policy_that_becomes_local_and_cluster_again_fails_no_request_and_cuts_no_co
     apply("Local");
     let frontend = format!("{EXTERNAL}:80");
     bed.wait_until("pod2-1 drains", || weight(&bed, &frontend, bed.pod(2, 1)) == Some(0));
-    bed.wait_until("clients inside are led to the short circuit", || {
-        bed.entries().iter().any(|entry| entry.starts_with("KUBE-SHORT-CIRCUIT "))
+    bed.wait_until("clients inside are led to the internal frontend", || {
+        bed.entries().iter().any(|entry| entry.starts_with("KUBE-INTERNAL-FRONTEND "))
     });
     go_on(&streams);
     let target = (ip(EXTERNAL), 80);
@@ -82,13 +82,15 @@ fn a_policy_that_becomes_local_and_cluster_again_fails_no_request_and_cuts_no_co
         let tally = bed.ask(from, Protocol::Tcp, target, 4);
         assert_eq!(tally.answered(), 4, "{tally}");
     }
-    // These are led to the short circuit, which goes.
+    // These are led to the internal frontend, which goes.
     streams.extend([pod, bed.node()].map(|from| stream(from, (EXTERNAL, 80))));
     go_on(&streams);
 
     apply("Cluster");
     bed.wait_until("pod2-1 is back", || weight(&bed, &frontend, bed.pod(2, 1)) == Some(1));
-    bed.wait_until("the short circuit is gone", || !bed.virtual_servers().contains(SHORT_CIRCUIT));
+    bed.wait_until("the internal frontend is gone", || {
+        !bed.virtual_servers().contains(INTERNAL_FRONTEND)
+    });
     go_on(&streams);
     assert_no_failure(streams);
 }

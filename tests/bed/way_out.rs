@@ -82,7 +82,7 @@ fn handed_over_to_kube_proxys_ipvs_mode_a_node_serves_on() {
     let (status, log) = ended.unwrap();
     assert!(status.success(), "{log}");
     let left = bed.rules("iptables") + &bed.tool("ipset", &["save"]);
-    assert!(!left.contains("NO-ENDPOINTS") && !left.contains("SHORT-CIRCUIT"), "{left}");
+    assert!(!left.contains("NO-ENDPOINTS") && !left.contains("INTERNAL-FRONTEND"), "{left}");
     assert_alive(&mut connections);
     assert_served(&bed);
 }
@@ -110,7 +110,7 @@ fn handed_over_while_it_leaves_mode_ipvs_a_node_has_what_kube_proxy_knows_and_se
     assert_eq!(routes(&bed), "", "{log}");
     assert!(bed.bound().contains(&"10.96.0.10/32".to_owned()), "{:?}", bed.bound());
     let rules = bed.rules("iptables") + &bed.rules("ip6tables");
-    for gone in ["KUBE-IPVS-COPY", "KUBE-IPVS-FORGET", "-j TEE", "SHORT-CIRCUIT"] {
+    for gone in ["KUBE-IPVS-COPY", "KUBE-IPVS-FORGET", "-j TEE", "INTERNAL-FRONTEND"] {
         assert!(!rules.contains(gone), "{gone}:\n{rules}");
     }
     for connections in [&mut of_ipvs, &mut by_rules] {

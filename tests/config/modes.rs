@@ -7,7 +7,7 @@ use config::mode::{Fallback, ModeChoice};
 use config::words::OnReturn;
 use forwarding::relay::PortRange;
 use plan::mode::Mode;
-use plan::settings::ShortCircuitNetworks;
+use plan::settings::InternalFrontendNetworks;
 
 use crate::{file, from_file, from_flags, load, load_file};
 
@@ -145,13 +145,13 @@ fn what_only_ipvs_has_is_off_in_another_mode() {
     let routes = "serviceRoutes: [10.96.0.0/12]\n";
     let ipvs = from("mode: auto\n", routes);
     assert_eq!(ipvs.settings.service_routes.len(), 1);
-    assert_eq!(ipvs.settings.short_circuit_networks, ShortCircuitNetworks::default());
+    assert_eq!(ipvs.settings.internal_frontend_networks, InternalFrontendNetworks::default());
     let iptables = ipvs.in_mode(Mode::Iptables);
     assert_eq!(iptables.settings.mode, Mode::Iptables);
     assert!(iptables.settings.service_routes.is_empty());
-    assert_eq!(iptables.settings.short_circuit_networks, ShortCircuitNetworks::NONE);
-    let of_ipvs = iptables.settings.ipvs_short_circuit_networks;
-    assert_eq!(of_ipvs, ipvs.settings.short_circuit_networks, "to know what mode ipvs left");
+    assert_eq!(iptables.settings.internal_frontend_networks, InternalFrontendNetworks::NONE);
+    let of_ipvs = iptables.settings.ipvs_internal_frontend_networks;
+    assert_eq!(of_ipvs, ipvs.settings.internal_frontend_networks, "to know what mode ipvs left");
     assert_eq!(iptables.in_mode(Mode::Ipvs), ipvs, "and back");
 }
 
@@ -162,7 +162,7 @@ fn settings_of_a_mode_that_the_node_cannot_be_in_are_said_to_have_no_effect() {
         "mode: iptables\nipvs: {scheduler: sh, strictARP: true, tcpTimeout: 1m, \
          excludeCIDRs: [10.0.0.0/8], syncPeriod: 30s}\niptables: {syncPeriod: 20s}\n",
         "drainDeadline: 1m\nestimators: {run: off}\nserviceRoutes: [10.96.0.0/12]\n\
-         shortCircuit: {ipv4: ''}\nserviceAddressesArp: compatible\nfallback: iptables\n",
+         internalFrontend: {ipv4: ''}\nserviceAddressesArp: compatible\nfallback: iptables\n",
     );
     let expected = [
         "ipvs.scheduler",
@@ -171,7 +171,7 @@ fn settings_of_a_mode_that_the_node_cannot_be_in_are_said_to_have_no_effect() {
         "estimators.run",
         "fallback",
         "serviceRoutes",
-        "shortCircuit.ipv4",
+        "internalFrontend.ipv4",
     ];
     let of_modes = |name: &str| belongs(name, "ipvs");
     assert_eq!(configuration.notes, expected.map(of_modes));

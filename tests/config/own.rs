@@ -9,7 +9,7 @@ use kernel::sysctl::ServiceAddressesArp;
 use plan::capacity::Capacity;
 use plan::mode::Mode;
 use plan::scheduler::SchedulerName;
-use plan::settings::{AcceptServiceTraffic, Limits, ShortCircuitNetworks};
+use plan::settings::{AcceptServiceTraffic, InternalFrontendNetworks, Limits};
 use serve::listen::Readers;
 use serve::metrics::services::MeasuredServices;
 use source::FollowNodes;
@@ -36,7 +36,7 @@ fn problem(kube_proxy: &str, own: &str) -> String {
 
 #[test]
 fn without_a_word_everything_is_as_kube_proxy_has_it() {
-    for configuration in [from_flags(&[]), from("", ""), from("", "shortCircuit: {}\n")] {
+    for configuration in [from_flags(&[]), from("", ""), from("", "internalFrontend: {}\n")] {
         assert_eq!(configuration.follow_nodes, FollowNodes::Auto);
         let accepted = configuration.settings.accept_service_traffic;
         assert_eq!(accepted, AcceptServiceTraffic::Always);
@@ -44,7 +44,10 @@ fn without_a_word_everything_is_as_kube_proxy_has_it() {
         assert!(!configuration.localhost_node_ports);
         assert_eq!(configuration.estimators, Run::Auto);
         assert_eq!(configuration.service_addresses_arp, ServiceAddressesArp::Answered);
-        assert_eq!(configuration.settings.short_circuit_networks, ShortCircuitNetworks::default());
+        assert_eq!(
+            configuration.settings.internal_frontend_networks,
+            InternalFrontendNetworks::default()
+        );
         assert!(configuration.settings.service_routes.is_empty());
         assert!(!configuration.settings.load_balancers_before_nodes);
         assert_eq!(configuration.settings.limits, Limits::default());
@@ -58,21 +61,21 @@ fn every_setting_is_read() {
     let configuration = from(
         "",
         "followNodes: never\nlocalhostNodePorts: true\nloadBalancersBeforeNodes: true\n\
-         shortCircuit: {ipv4: 192.0.2.0/24, ipv6: ''}\n",
+         internalFrontend: {ipv4: 192.0.2.0/24, ipv6: ''}\n",
     );
     assert_eq!(configuration.follow_nodes, FollowNodes::Never);
     assert!(configuration.localhost_node_ports);
     assert!(configuration.settings.load_balancers_before_nodes);
-    let networks = ShortCircuitNetworks { v4: "192.0.2.0/24".parse().ok(), v6: None };
-    assert_eq!(configuration.settings.short_circuit_networks, networks);
+    let networks = InternalFrontendNetworks { v4: "192.0.2.0/24".parse().ok(), v6: None };
+    assert_eq!(configuration.settings.internal_frontend_networks, networks);
     let configuration = from("", "followNodes: always\nserviceAddressesArp: quiet\n");
     assert_eq!(configuration.follow_nodes, FollowNodes::Always);
     assert_eq!(configuration.service_addresses_arp, ServiceAddressesArp::Quiet);
     let routed = from("", "serviceRoutes: [10.96.0.0/12, 'fd00:96::/108']\n");
     let routes = routed.settings.service_routes.iter().map(ToString::to_string);
     assert_eq!(routes.collect::<Vec<_>>(), ["10.96.0.0/12", "fd00:96::/108"]);
-    let off = from("", "shortCircuit: {ipv4: '', ipv6: ''}\nserviceRoutes: [10.96.0.0/12]\n");
-    assert_eq!(off.settings.short_circuit_networks, ShortCircuitNetworks::NONE);
+    let off = from("", "internalFrontend: {ipv4: '', ipv6: ''}\nserviceRoutes: [10.96.0.0/12]\n");
+    assert_eq!(off.settings.internal_frontend_networks, InternalFrontendNetworks::NONE);
     let text = off.to_yaml().unwrap();
     let (_, own) = text.split_once("---\n").unwrap();
     let own = own.lines().filter(|line| !line.starts_with("apiVersion:"));
@@ -234,7 +237,7 @@ fn quiet_does_not_go_with_strict_arp() {
 }
 
 #[test]
-fn a_short_circuit_is_a_network_of_its_family() {
+fn a_internal_frontend_is_a_network_of_its_family() {
     for (family, text) in [
         ("ipv4", "240.0.0.1/4"),
         ("ipv4", "0.0.0.0/0"),
@@ -247,14 +250,14 @@ fn a_short_circuit_is_a_network_of_its_family() {
         ("ipv6", "2001:db8::1/64"),
         ("ipv6", "nonsense"),
     ] {
-        let said = problem("", &format!("shortCircuit: {{{family}: '{text}'}}\n"));
+        let said = problem("", &format!("internalFrontend: {{{family}: '{text}'}}\n"));
         assert!(said.contains("network of 1 to"), "{text}: {said}");
-        assert!(said.ends_with(&format!("[shortCircuit.{family}]")), "{said}");
+        assert!(said.ends_with(&format!("[internalFrontend.{family}]")), "{said}");
     }
 }
 
 #[test]
-fn short_circuits_are_elsewhere_where_their_default_is_in_use() {
+fn internal_frontends_are_elsewhere_where_their_default_is_in_use() {
     for (kube_proxy, expected) in [
         ("clusterCIDR: 240.10.0.0/16\n", ["0.0.0.0/8", "feff::/16"]),
         ("clusterCIDR: '240.10.0.0/16,feff:10::/32'\n", ["0.0.0.0/8", "fefe::/16"]),
@@ -262,7 +265,7 @@ fn short_circuits_are_elsewhere_where_their_default_is_in_use() {
         ("nodePortAddresses: [240.1.0.0/16, 0.1.0.0/16]\n", ["", "feff::/16"]),
     ] {
         let configuration = from(kube_proxy, "");
-        let networks = configuration.settings.short_circuit_networks;
+        let networks = configuration.settings.internal_frontend_networks;
         let text = |network: Option<String>| network.unwrap_or_default();
         let chosen = [
             text(networks.v4.map(|it| it.to_string())),
@@ -277,7 +280,7 @@ fn short_circuits_are_elsewhere_where_their_default_is_in_use() {
 }
 
 #[test]
-fn a_short_circuit_is_a_network_that_nobody_uses() {
+fn a_internal_frontend_is_a_network_that_nobody_uses() {
     for (kube_proxy, own, what) in [
         ("", "ipv4: 127.0.0.0/16", "127.0.0.0/8 is the loopback addresses"),
         ("", "ipv4: 224.0.0.0/3", "224.0.0.0/4 is the multicast addresses"),
@@ -294,13 +297,13 @@ fn a_short_circuit_is_a_network_that_nobody_uses() {
             "feff:1::/32 is of nodePortAddresses",
         ),
     ] {
-        let said = problem(kube_proxy, &format!("shortCircuit: {{{own}}}\n"));
+        let said = problem(kube_proxy, &format!("internalFrontend: {{{own}}}\n"));
         assert!(said.contains(what), "{kube_proxy}{own}: {said}");
         assert!(said.contains("choose another one, or \"\" to do without"), "{said}");
     }
     // A network of length 0 is everything, and says nothing of what is in use.
     from("nodePortAddresses: [0.0.0.0/0, '::/0']\n", "");
-    from("clusterCIDR: 240.0.0.0/8\n", "shortCircuit: {ipv4: 100.64.0.0/10}\n");
+    from("clusterCIDR: 240.0.0.0/8\n", "internalFrontend: {ipv4: 100.64.0.0/10}\n");
 }
 
 #[test]
@@ -359,8 +362,8 @@ fn service_routes_are_networks_that_only_services_use() {
         ("clusterCIDR: 10.0.0.0/8\n", "[10.96.0.0/12]", "10.0.0.0/8 is of clusterCIDR"),
         (
             "",
-            "[240.96.0.0/12]\nshortCircuit: {ipv4: 240.0.0.0/4}",
-            "240.0.0.0/4 is of shortCircuit",
+            "[240.96.0.0/12]\ninternalFrontend: {ipv4: 240.0.0.0/4}",
+            "240.0.0.0/4 is of internalFrontend",
         ),
         ("nodePortAddresses: [10.97.0.0/16]\n", "[10.96.0.0/12]", "is of nodePortAddresses"),
         ("", "[10.96.0.0/12, 10.100.0.0/16]", "10.96.0.0/12 is in the list already"),

@@ -138,9 +138,9 @@ impl State {
     }
 
     /// Exception: frontends with externalTrafficPolicy Local have a second virtual server, the
-    /// short circuit, with an address of its own.
-    fn without_short_circuits(&mut self) {
-        let networks = settings(Mode::Ipvs).short_circuit_networks;
+    /// internal frontend, with an address of its own.
+    fn without_internal_frontends(&mut self) {
+        let networks = settings(Mode::Ipvs).internal_frontend_networks;
         let is_circuit = |address: IpAddr| networks.around(address).is_some();
         self.virtual_servers.retain(|frontend, _| !is_circuit(frontend.address));
         self.bound.retain(|address| !is_circuit(*address));
@@ -249,7 +249,7 @@ fn expected(stage: &Stage) -> Vec<String> {
 
 fn assert_as_left(stage: &Stage, node: &Node, how: &str) {
     let mut here = State::here(node.kernel.actual());
-    here.without_short_circuits();
+    here.without_internal_frontends();
     here.without_own_sets();
     let difference = difference(&expected(stage), &here.lines());
     assert!(difference.is_empty(), "{} {how}:\n{difference}", stage.name());
@@ -295,12 +295,12 @@ fn frontends<'a>(
 }
 
 #[test]
-fn short_circuits_have_the_endpoints_that_kube_proxy_gives_to_cluster_addresses() {
+fn internal_frontends_have_the_endpoints_that_kube_proxy_gives_to_cluster_addresses() {
     let mut compared = 0;
     for stage in clusters().iter().flatten() {
         let left = State::left(stage);
         let here = State::here(Node::at(stage, settings(Mode::Ipvs)).kernel.actual());
-        let networks = settings(Mode::Ipvs).short_circuit_networks;
+        let networks = settings(Mode::Ipvs).internal_frontend_networks;
         for service in stage.objects("services.json").iter().filter(|it| is_external_local(it)) {
             let cluster = cluster_addresses(service);
             let outer: Vec<_> =

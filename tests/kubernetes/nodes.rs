@@ -256,7 +256,7 @@ async fn many_nodes_are_never_listed_whole() {
     assert!(requests.iter().all(|request| request.accept.contains("as=Table")), "{requests:?}");
 }
 
-/// A Service that may have short circuits, which are not where pods are.
+/// A Service that may have internal frontends, which are not where pods are.
 fn local(name: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Service",

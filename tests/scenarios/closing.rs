@@ -12,7 +12,7 @@ use plan::kernel_objects::{Entry, Frontend};
 use plan::model::{Protocol, Service, ServicePort};
 use plan::op::{Op, PartKind};
 use plan::sets::{SetId, SetKind};
-use plan::settings::{Settings, ShortCircuitNetworks};
+use plan::settings::{InternalFrontendNetworks, Settings};
 use reconcile::Pace;
 
 use crate::world::{NODE_ADDRESS, World, frontend, service, settings, slice, tcp};
@@ -164,11 +164,11 @@ async fn one_port_that_is_refused_is_closed_and_the_others_are_served() {
 
 #[tokio::test(start_paused = true)]
 async fn a_port_that_comes_to_an_address_or_goes_is_never_open_before_it_is_served() {
-    let is_around = |v4: &str| ShortCircuitNetworks { v4: v4.parse().ok(), v6: None };
+    let is_around = |v4: &str| InternalFrontendNetworks { v4: v4.parse().ok(), v6: None };
     for settings in [
         settings(),
         Settings { service_routes: vec!["10.96.0.0/16".parse().unwrap()], ..settings() },
-        Settings { short_circuit_networks: is_around("10.0.0.0/8"), ..settings() },
+        Settings { internal_frontend_networks: is_around("10.0.0.0/8"), ..settings() },
     ] {
         let local_addresses = [IpAddr::from(NODE_ADDRESS)].into_iter().collect();
         let fake = Fake::new(Actual { local_addresses, ..Actual::default() });

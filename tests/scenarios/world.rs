@@ -18,7 +18,7 @@ use plan::model::{
 };
 use plan::op::Op;
 use plan::planner::Planner;
-use plan::settings::{Settings, ShortCircuitNetworks};
+use plan::settings::{InternalFrontendNetworks, Settings};
 use plan::virtual_server::DesiredFrontend;
 use reconcile::inquiry::{Inquiries, inquiries};
 use reconcile::observer::Observer;
@@ -246,13 +246,13 @@ pub(crate) fn settings() -> Settings {
     Settings { families: vec![Family::V4], ..Settings::new("node-1") }
 }
 
-/// The same of a node in this mode, as the configuration makes them: only mode ipvs has short circuits.
+/// The same of a node in this mode, as the configuration makes them: only mode ipvs has internal frontends.
 pub(crate) fn settings_in(mode: Mode) -> Settings {
-    let short_circuit_networks = match mode {
-        Mode::Ipvs => ShortCircuitNetworks::default(),
-        Mode::Iptables | Mode::Userspace => ShortCircuitNetworks::NONE,
+    let internal_frontend_networks = match mode {
+        Mode::Ipvs => InternalFrontendNetworks::default(),
+        Mode::Iptables | Mode::Userspace => InternalFrontendNetworks::NONE,
     };
-    Settings { mode, short_circuit_networks, ..settings() }
+    Settings { mode, internal_frontend_networks, ..settings() }
 }
 
 /// A Service of type ClusterIP, `10.96.x.y:80`, named after its number.

@@ -36,9 +36,9 @@ pub fn validate_own(
         found.invalid(field, value, &problem);
     }
     found.arp(own, document);
-    let networks = &own.short_circuit;
-    found.short_circuit("shortCircuit.ipv4", &networks.ipv4, Family::V4, document);
-    found.short_circuit("shortCircuit.ipv6", &networks.ipv6, Family::V6, document);
+    let networks = &own.internal_frontend;
+    found.internal_frontend("internalFrontend.ipv4", &networks.ipv4, Family::V4, document);
+    found.internal_frontend("internalFrontend.ipv6", &networks.ipv6, Family::V6, document);
     found.service_routes(own, document);
     found.0
 }
@@ -60,11 +60,11 @@ impl RoutableNetworks {
     /// None yet, with what these documents use otherwise.
     #[must_use]
     pub fn new(own: &KubeIpvsConfiguration, document: &KubeProxyConfiguration) -> Self {
-        let of_short_circuits = own.short_circuit.networks();
-        let of_short_circuits =
-            Family::BOTH.into_iter().filter_map(|family| of_short_circuits.of(family));
-        let of_short_circuits = of_short_circuits.map(|net| (net, "of shortCircuit"));
-        let used = special().chain(pods(document)).chain(of_short_circuits).collect();
+        let of_internal_frontends = own.internal_frontend.networks();
+        let of_internal_frontends =
+            Family::BOTH.into_iter().filter_map(|family| of_internal_frontends.of(family));
+        let of_internal_frontends = of_internal_frontends.map(|net| (net, "of internalFrontend"));
+        let used = special().chain(pods(document)).chain(of_internal_frontends).collect();
         Self { used, of_nodes: networks(&document.node_port_addresses) }
     }
 
@@ -120,7 +120,7 @@ impl KubeIpvsViolations {
         }
     }
 
-    fn short_circuit(
+    fn internal_frontend(
         &mut self,
         field: &'static str,
         text: &Option<String>,

@@ -91,8 +91,8 @@ pub struct FrontendState {
     pub traffic_policy: String,
     /// Extent to which hints choose its endpoints.
     pub hints: Hints,
-    /// Frontend whose short circuit it is: if it has another traffic policy, for clients in the cluster alone.
-    pub short_circuit_of: Option<SocketAddr>,
+    /// Frontend whose internal frontend it is: if it has another traffic policy, for clients in the cluster alone.
+    pub internal_frontend_of: Option<SocketAddr>,
     /// Another Service that has it.
     pub taken_by: Option<String>,
     pub scheduler: Option<String>,
@@ -331,8 +331,8 @@ impl FrontendState {
             hints: port.map_or(Hints::None, |it| {
                 Hints::of(it.topology, *policy, it.endpoints.iter().map(|it| &it.endpoint))
             }),
-            short_circuit_of: frontend
-                .short_circuit_of
+            internal_frontend_of: frontend
+                .internal_frontend_of
                 .map(|of| SocketAddr::new(of.address, of.port)),
             taken_by: frontend.owner.as_ref().filter(|_| !is_own).map(ToString::to_string),
             scheduler: there

@@ -1,6 +1,6 @@
 //! Connections that conntrack carries: on the fast path, IPVS sees their first packets and forgets them.
 //!
-//! They count at the frontend that their clients ask. What IPVS knows of them counts at its short circuit, and is left out.
+//! They count at the frontend that their clients ask. What IPVS knows of them counts at its internal frontend, and is left out.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -17,7 +17,7 @@ use reconcile::inquiry::CHUNK;
 /// Connections to some frontends that conntrack carries.
 #[derive(Debug, Default)]
 pub(super) struct Tracked {
-    /// Short circuits among the frontends, each with the frontend that clients ask.
+    /// Internal frontends among the frontends, each with the frontend that clients ask.
     led_to: HashMap<Frontend, Frontend>,
     pub(super) counts: TrackedCounts,
     /// Time that the count took.

@@ -285,8 +285,8 @@ fn outcome_text(outcome: &Outcome) -> String {
                 Some(Seen::Node) => ", which sees an address of this node: it is masqueraded",
                 Some(Seen::Client(_)) | None => ", which sees the client's own address",
             };
-            let led = match outcome.short_circuit {
-                Some(at) => format!(", by the short circuit {at}"),
+            let led = match outcome.internal_frontend {
+                Some(at) => format!(", by the internal frontend {at}"),
                 None => String::new(),
             };
             format!("{endpoints}{led}{seen}.")
@@ -316,7 +316,7 @@ fn endpoints_text(outcome: &Outcome) -> String {
 }
 
 /// Returns the rules that are the reason of an outcome: for refusing, for masquerading, and for
-/// leading to a short circuit; each with the rule that leads to its chain by a set.
+/// leading to an internal frontend; each with the rule that leads to its chain by a set.
 fn reasons(outcome: &Outcome) -> Vec<&Rule> {
     let with_target = |targets: &'static [&str]| {
         let rules = outcome.rules.iter().enumerate();

@@ -94,7 +94,7 @@ pub(crate) fn title(frontend: &FrontendState) -> String {
         || format!("node port {} at every address that serves node ports", frontend.port),
         |address| SocketAddr::new(address, frontend.port).to_string(),
     );
-    let kind = kind_text(frontend.kind, frontend.short_circuit_of);
+    let kind = kind_text(frontend.kind, frontend.internal_frontend_of);
     let mut text = heading(format!("{} {address}", frontend.protocol));
     text += &format!(": {kind}");
     if !frontend.port_name.is_empty() {
@@ -124,16 +124,16 @@ pub(crate) fn title(frontend: &FrontendState) -> String {
 }
 
 /// Returns the kind of a frontend in words.
-pub(super) fn kind_text(kind: FrontendKind, short_circuit_of: Option<SocketAddr>) -> String {
+pub(super) fn kind_text(kind: FrontendKind, internal_frontend_of: Option<SocketAddr>) -> String {
     let text = match kind {
         FrontendKind::ClusterAddress => "cluster address",
         FrontendKind::NodePort => "node port",
         FrontendKind::LoadBalancer => "load balancer's address",
         FrontendKind::External => "external address",
     };
-    match short_circuit_of {
+    match internal_frontend_of {
         None => text.to_owned(),
-        Some(of) => format!("short circuit of {of} ({text})"),
+        Some(of) => format!("internal frontend of {of} ({text})"),
     }
 }
 

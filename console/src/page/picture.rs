@@ -49,15 +49,15 @@ impl Clients {
         }
     }
 
-    /// The clients that a frontend is for. A short circuit with another policy than its frontend is what the cluster's own
+    /// The clients that a frontend is for. An internal frontend with another policy than its frontend is what the cluster's own
     /// clients are led to.
     fn of(frontend: &FrontendState, all: &[FrontendState]) -> Self {
         let leads_here = |it: &&FrontendState| {
             it.protocol == frontend.protocol
                 && it.address.map(|address| SocketAddr::new(address, it.port))
-                    == frontend.short_circuit_of
+                    == frontend.internal_frontend_of
         };
-        let led = frontend.short_circuit_of.and_then(|_| all.iter().find(leads_here));
+        let led = frontend.internal_frontend_of.and_then(|_| all.iter().find(leads_here));
         let is_for_others = led.is_some_and(|it| it.traffic_policy != frontend.traffic_policy);
         match frontend.kind {
             FrontendKind::ClusterAddress => Self::InCluster,
@@ -183,8 +183,8 @@ fn socket(frontend: &FrontendState) -> String {
 }
 
 const fn kind(frontend: &FrontendState) -> &'static str {
-    match (frontend.short_circuit_of, frontend.kind) {
-        (Some(_), _) => "short circuit",
+    match (frontend.internal_frontend_of, frontend.kind) {
+        (Some(_), _) => "internal frontend",
         (None, FrontendKind::ClusterAddress) => "cluster address",
         (None, FrontendKind::NodePort) => "node port",
         (None, FrontendKind::LoadBalancer) => "load balancer",

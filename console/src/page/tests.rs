@@ -82,7 +82,7 @@ fn warning() -> String {
 fn service(name: &str) -> Value {
     let frontend = |address: &str, port: u16, kind: &str, endpoints: Value| {
         json!({"protocol": "TCP", "address": address, "port": port, "portName": "http", "kind": kind,
-            "trafficPolicy": "Cluster", "hints": "none", "shortCircuitOf": null, "takenBy": null,
+            "trafficPolicy": "Cluster", "hints": "none", "internalFrontendOf": null, "takenBy": null,
             "scheduler": "rr", "persistenceSeconds": null, "isInKernel": true, "traffic": traffic(5),
             "endpoints": endpoints})
     };

@@ -1,4 +1,4 @@
-//! Numbers of the connections that connection tracking carries: those on the fast path, and those to short circuits.
+//! Numbers of the connections that connection tracking carries: those on the fast path, and those to internal frontends.
 //!
 //! IPVS sees the first packets of such a connection and forgets it. It is told by its status (`IPS_DST_NAT`), which a
 //! connection that IPVS carries does not have: none is counted by both.

@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use plan::model::Family;
 use plan::op::Op;
 use plan::routes::RouteOp;
-use plan::settings::ShortCircuitNetworks;
+use plan::settings::InternalFrontendNetworks;
 use rustix::io::Errno;
 
 use super::super::link::{LinkAddress, Links};
@@ -23,20 +23,21 @@ pub struct LocalServiceAddresses {
 }
 
 impl LocalServiceAddresses {
-    /// Reads them, but for those of short circuits, in these networks.
-    pub fn read(short_circuits: &ShortCircuitNetworks) -> Result<Self, netlink::Error> {
-        let is_of_short_circuit = |address| short_circuits.around(address).is_some();
+    /// Reads them, but for those of internal frontends, in these networks.
+    pub fn read(internal_frontends: &InternalFrontendNetworks) -> Result<Self, netlink::Error> {
+        let is_of_internal_frontend = |address| internal_frontends.around(address).is_some();
         let mut routes: Vec<IpNet> = Routes::open()?.ours()?.all.into_iter().collect();
         routes.sort_unstable();
         routes.retain(|network| {
-            network.prefix_len() < network.max_prefix_len() && !is_of_short_circuit(network.addr())
+            network.prefix_len() < network.max_prefix_len()
+                && !is_of_internal_frontend(network.addr())
         });
         let mut links = Links::open()?;
         let Some(link) = links.find()? else { return Ok(Self { routes, ..Self::default() }) };
         let found = links.addresses()?.into_iter();
         let ours = found.filter(|it| it.index == link.index && !it.is_link_local_v6());
         let mut n_bound = BTreeMap::new();
-        for address in ours.filter(|it| !is_of_short_circuit(it.address)) {
+        for address in ours.filter(|it| !is_of_internal_frontend(it.address)) {
             *n_bound.entry(Family::of(address.address)).or_default() += 1;
         }
         Ok(Self { routes, n_bound })

@@ -17,11 +17,11 @@ use kernel::nftables;
 use kernel::rules::Rules;
 
 /// Removes from the calling thread's network namespace what kube-proxy's mode ipvs does not know:
-/// short circuits, rules, chains and sets that are ours alone; and gives sets that have grown the
+/// internal frontends, rules, chains and sets that are ours alone; and gives sets that have grown the
 /// capacity that kube-proxy makes them with. To be called when no kube-ipvs runs, which would put all
 /// of it back.
 ///
-/// The `chosen` networks of short circuits say which virtual servers are those of short circuits.
+/// The `chosen` networks of internal frontends say which virtual servers are those of internal frontends.
 /// A local route to one address, which a node has while it leaves mode ipvs, is replaced by that
 /// address on the interface. With local routes to networks nothing is done: kube-proxy does not know
 /// them, and without them no Service would be reached.
@@ -68,7 +68,7 @@ pub fn hand_over(chosen: &Settings) -> CleanupReport {
         ));
         return report;
     }
-    // Nothing must lead to a short circuit that has gone.
+    // Nothing must lead to an internal frontend that has gone.
     for rules in Family::BOTH.into_iter().flat_map(Rules::installed) {
         report.remove_rules(&rules, RemovalScope::OursAlone);
     }
@@ -77,7 +77,7 @@ pub fn hand_over(chosen: &Settings) -> CleanupReport {
     report.note(removal.virtual_servers.len().saturating_sub(failed.len()), "virtual server");
     if let Some(first) = failed.first() {
         report.failures.push(format!(
-            "{} virtual servers of short circuits are not removed: {first}. Run --hand-over again, or \
+            "{} virtual servers of internal frontends are not removed: {first}. Run --hand-over again, or \
              remove them with ipvsadm -D",
             failed.len()
         ));
@@ -93,12 +93,12 @@ pub fn hand_over(chosen: &Settings) -> CleanupReport {
 }
 
 /// Returns what kube-proxy's mode ipvs does not know of what was found: the part of all removable
-/// state that is inside the networks of short circuits, and the sets that kube-proxy does not have.
+/// state that is inside the networks of internal frontends, and the sets that kube-proxy does not have.
 fn removal(found: &FoundLeftovers, chosen: &Settings) -> StateRemoval {
     // A Service's own address may be inside them as well.
     let served = found.actual.served_addresses();
     let inside = |address| {
-        chosen.ipvs_short_circuit_networks.may_have_had(address) && !served.contains(&address)
+        chosen.ipvs_internal_frontend_networks.may_have_had(address) && !served.contains(&address)
     };
     let all = state::removal(found, chosen);
     let addresses = found.actual.addresses.iter().copied().filter(|it| inside(*it)).collect();

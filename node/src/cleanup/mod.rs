@@ -58,7 +58,7 @@ pub struct CleanupReport {
 }
 
 /// Removes everything that kube-proxy (in any mode) or kube-ipvs made, in the calling thread's
-/// network namespace. Of `chosen`, the excluded networks and those of short circuits matter:
+/// network namespace. Of `chosen`, the excluded networks and those of internal frontends matter:
 /// everything in an excluded network belongs to other programs and stays.
 ///
 /// Nothing to remove, a kernel without IPVS and a host without iptables are successes.

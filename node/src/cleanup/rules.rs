@@ -75,14 +75,14 @@ struct SavedRule<'a> {
 }
 
 /// Chain of `nat` that earlier versions had in IPVS mode, and that nothing leads into any more.
-const FORMER_CHAIN: (&str, &str) = ("nat", "KUBE-SPARE-SHORT-CIRCUIT");
+const FORMER_CHAIN: (&str, &str) = ("nat", "KUBE-SPARE-INTERNAL-FRONTEND");
 
 /// Mode whose rules [`RemovalScope::OursAlone`] leaves to kube-proxy.
 const HANDED_OVER: Mode = mode::ipvs::ITSELF;
 
 /// Chains of mode ipvs that kube-proxy does not have: table and name.
 const OURS_ALONE: [(&str, &str); 4] = [
-    ("nat", "KUBE-SHORT-CIRCUIT"),
+    ("nat", "KUBE-INTERNAL-FRONTEND"),
     FORMER_CHAIN,
     ("mangle", "KUBE-PROXY-FIREWALL"),
     ("mangle", "KUBE-SOURCE-RANGES-FIREWALL"),

@@ -56,11 +56,11 @@ impl LinkRemoval {
 
 /// Returns what is to be removed: what a planner that wants nothing would remove, and the sets and
 /// the interface themselves when nothing of other programs is in them. `chosen` tells in which
-/// networks everything belongs to other programs, and in which everything is a short circuit's.
+/// networks everything belongs to other programs, and in which everything is an internal frontend's.
 pub(super) fn removal(found: &FoundLeftovers, chosen: &Settings) -> StateRemoval {
-    let (exclude, short_circuit_networks) =
-        (chosen.exclude.clone(), chosen.ipvs_short_circuit_networks);
-    let settings = Settings { exclude, short_circuit_networks, ..Settings::new("") };
+    let (exclude, internal_frontend_networks) =
+        (chosen.exclude.clone(), chosen.ipvs_internal_frontend_networks);
+    let settings = Settings { exclude, internal_frontend_networks, ..Settings::new("") };
     let excludes = |address: &IpAddr| settings.excludes(*address);
     let is_foreign = |entry: &Entry| entry.address().is_some_and(|address| excludes(&address));
     let mut removal = StateRemoval::default();
@@ -135,7 +135,7 @@ mod tests {
     use plan::actual::{ActualSet, ActualVirtualServer};
     use plan::model::{Family, Protocol};
     use plan::sets::SetKind;
-    use plan::settings::ShortCircuitNetworks;
+    use plan::settings::InternalFrontendNetworks;
 
     use super::*;
 
@@ -224,25 +224,27 @@ mod tests {
     }
 
     #[test]
-    fn all_in_the_networks_of_short_circuits_goes_and_they_are_those_that_were_chosen() {
+    fn all_in_the_networks_of_internal_frontends_goes_and_they_are_those_that_were_chosen() {
         let mut found = mk_found();
-        let short_circuits = ["240.96.0.7", "198.19.0.7"].map(|address| mk_frontend(address, 80));
-        for short_circuit in short_circuits {
+        let internal_frontends =
+            ["240.96.0.7", "198.19.0.7"].map(|address| mk_frontend(address, 80));
+        for internal_frontend in internal_frontends {
             let there = found.actual.virtual_servers[&mk_frontend("10.96.0.1", 443)].clone();
-            found.actual.virtual_servers.insert(short_circuit, there);
+            found.actual.virtual_servers.insert(internal_frontend, there);
         }
-        let of_ours = |short_circuit_networks: ShortCircuitNetworks| {
-            let ipvs_short_circuit_networks = short_circuit_networks;
-            let chosen = Settings { ipvs_short_circuit_networks, ..Settings::new("") };
+        let of_ours = |internal_frontend_networks: InternalFrontendNetworks| {
+            let ipvs_internal_frontend_networks = internal_frontend_networks;
+            let chosen = Settings { ipvs_internal_frontend_networks, ..Settings::new("") };
             removal(&found, &chosen).virtual_servers
         };
         let is_removed = |networks| {
-            short_circuits.map(|short_circuit| of_ours(networks).contains(&short_circuit))
+            internal_frontends
+                .map(|internal_frontend| of_ours(networks).contains(&internal_frontend))
         };
-        let elsewhere = ShortCircuitNetworks { v4: "198.18.0.0/15".parse().ok(), v6: None };
-        assert_eq!(is_removed(ShortCircuitNetworks::default()), [true, false]);
+        let elsewhere = InternalFrontendNetworks { v4: "198.18.0.0/15".parse().ok(), v6: None };
+        assert_eq!(is_removed(InternalFrontendNetworks::default()), [true, false]);
         assert_eq!(is_removed(elsewhere), [false, true]);
-        assert_eq!(is_removed(ShortCircuitNetworks::NONE), [false, false]);
+        assert_eq!(is_removed(InternalFrontendNetworks::NONE), [false, false]);
     }
 
     #[test]

@@ -22,8 +22,8 @@ pub(crate) struct Surveyed {
     pub(crate) facts: Facts,
     /// The programs of each family.
     pub(crate) rules: HashMap<Family, Result<Rules, ProbeError>>,
-    /// Reasons for which families have no short circuits, in words.
-    pub(crate) without_short_circuits: Vec<String>,
+    /// Reasons for which families have no internal frontends, in words.
+    pub(crate) without_internal_frontends: Vec<String>,
 }
 
 /// Probes the host for a configuration. Modules stay loaded; everything else that the probes make is
@@ -32,13 +32,13 @@ pub(crate) fn survey(configuration: &Configuration) -> Surveyed {
     let had_dummy = Linux::has_dummy();
     let Probed { configuration, rules, facts, .. } = super::probe(configuration);
     super::remove_dummy_unless(had_dummy);
-    let networks = configuration.settings.short_circuit_networks;
+    let networks = configuration.settings.internal_frontend_networks;
     let lack = |(family, rules): (&Family, &Result<Rules, ProbeError>)| {
-        let error = rules.as_ref().ok()?.try_short_circuits(networks.of(*family)?).err()?;
+        let error = rules.as_ref().ok()?.try_internal_frontends(networks.of(*family)?).err()?;
         Some(format!("{family} has none: {}", error.words))
     };
-    let without_short_circuits = rules.iter().filter_map(lack).collect();
-    Surveyed { configuration, facts, rules, without_short_circuits }
+    let without_internal_frontends = rules.iter().filter_map(lack).collect();
+    Surveyed { configuration, facts, rules, without_internal_frontends }
 }
 
 /// Returns the sysctls that a start would set, with the values that they have now.

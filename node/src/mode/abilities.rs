@@ -36,13 +36,13 @@ pub(crate) const PROBE_PAUSE: Duration = Duration::from_secs(5);
 /// An attempt that takes longer is not made again at the same start.
 const LONGEST_PROBE: Duration = Duration::from_secs(30);
 
-/// Leaves out the networks of families whose iptables lacks the target of short circuits. The rest works without
+/// Leaves out the networks of families whose iptables lacks the target of internal frontends. The rest works without
 /// them; rules that the host cannot do would break everything.
-pub(super) fn short_circuits(search: &mut AbilitySearch<'_>) {
-    let networks = &mut search.settings.short_circuit_networks;
+pub(super) fn internal_frontends(search: &mut AbilitySearch<'_>) {
+    let networks = &mut search.settings.internal_frontend_networks;
     for (family, rules) in search.rules {
         let Some(network) = networks.of(*family) else { continue };
-        let Err(error) = patiently(PROBE_PAUSE, || rules.try_short_circuits(network)) else {
+        let Err(error) = patiently(PROBE_PAUSE, || rules.try_internal_frontends(network)) else {
             continue;
         };
         let remedy = if error.is_momentary {

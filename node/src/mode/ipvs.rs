@@ -74,9 +74,9 @@ const WITH_IPTABLES: HostMode = HostMode {
 
     gather: probe::gather,
     try_rules: |rules, settings| {
-        Ok(rules.probe(settings.short_circuit_networks.of(rules.family()))?)
+        Ok(rules.probe(settings.internal_frontend_networks.of(rules.family()))?)
     },
-    abilities: &[abilities::short_circuits, fast_path::find],
+    abilities: &[abilities::internal_frontends, fast_path::find],
     foresee,
     set_up,
 
@@ -149,7 +149,7 @@ fn foresee(configuration: &Configuration, settings: &mut Settings) {
     settings.unbalanced = modules::unbalanced_protocols(Path::new(modules::SYMBOLS));
     if configuration.service_routes.chosen.is_none() {
         let found =
-            LocalServiceAddresses::read(&settings.short_circuit_networks).unwrap_or_default();
+            LocalServiceAddresses::read(&settings.internal_frontend_networks).unwrap_or_default();
         let kept = configuration.service_routes.kept(&found.routes);
         (settings.service_routes, _) = configuration.routable(&kept);
     }

@@ -22,7 +22,7 @@ pub(super) fn checks(
     configuration: &Configuration,
     facts: &Facts,
     rules: &HashMap<Family, Result<Rules, ProbeError>>,
-    without_short_circuits: &[String],
+    without_internal_frontends: &[String],
 ) -> Vec<Check> {
     let mut checks = vec![kernel(sysctl::kernel_version(Path::new(sysctl::ROOT)))];
     checks.extend(in_order(facts));
@@ -49,9 +49,9 @@ pub(super) fn checks(
         checks.push(Check::note("fallback", found));
     }
     checks.extend(fast_path(configuration));
-    checks.extend(without_short_circuits.iter().map(|why| {
+    checks.extend(without_internal_frontends.iter().map(|why| {
         let remedy = "load the module xt_NETMAP on the host (docs/traffic-policies.md)";
-        Check::warning("short circuits", why, remedy)
+        Check::warning("internal frontends", why, remedy)
     }));
     checks
 }

@@ -73,13 +73,13 @@ pub enum CheckState {
 /// Checks the host for a configuration. `place` is where the configuration comes from, in words.
 #[must_use]
 pub fn run(configuration: &Configuration, place: &str) -> Preflight {
-    let Surveyed { configuration, facts, rules, without_short_circuits } =
+    let Surveyed { configuration, facts, rules, without_internal_frontends } =
         survey::survey(configuration);
     let configuration = &configuration;
     let proc_sys = Path::new(sysctl::ROOT);
     let mut checks: Vec<Check> =
         configuration.notes.iter().map(|note| Check::note("configuration", note)).collect();
-    checks.extend(abilities::checks(configuration, &facts, &rules, &without_short_circuits));
+    checks.extend(abilities::checks(configuration, &facts, &rules, &without_internal_frontends));
     let saved = present::saved();
     checks.extend(present::checks(configuration, &saved));
     checks.extend(network::checks(configuration, &saved, proc_sys));

@@ -1,4 +1,4 @@
-//! Bridges, the FORWARD policy, what keeps packets from IPVS, and the networks that are reserved for short circuits and routes.
+//! Bridges, the FORWARD policy, what keeps packets from IPVS, and the networks that are reserved for internal frontends and routes.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -125,11 +125,13 @@ fn drops_forwarded(saved: &str) -> bool {
 fn reserved(configuration: &Configuration) -> Vec<Check> {
     const NAME: &str = "reserved networks";
     let settings = &configuration.settings;
-    let short_circuits =
-        settings.families.iter().filter_map(|family| settings.short_circuit_networks.of(*family));
-    let short_circuits = short_circuits.map(|network| (network, "shortCircuit"));
+    let internal_frontends = settings
+        .families
+        .iter()
+        .filter_map(|family| settings.internal_frontend_networks.of(*family));
+    let internal_frontends = internal_frontends.map(|network| (network, "internalFrontend"));
     let routes = settings.service_routes.iter().map(|network| (*network, "serviceRoutes"));
-    let networks: Vec<(IpNet, &str)> = short_circuits.chain(routes).collect();
+    let networks: Vec<(IpNet, &str)> = internal_frontends.chain(routes).collect();
     if networks.is_empty() {
         return Vec::new();
     }
@@ -242,7 +244,7 @@ mod tests {
                   00000000000000000000000000000000 00000100 00000001 00000000 00000001 kube-ipvs0\n";
         let of_v6 = routes(v6, route_v6);
         assert_eq!(of_v6, ["fd00:1234::/64".parse::<IpNet>().unwrap()]);
-        let networks = [("240.0.0.0/4".parse().unwrap(), "shortCircuit")];
+        let networks = [("240.0.0.0/4".parse().unwrap(), "internalFrontend")];
         let used = ["240.1.0.0/24".parse().unwrap(), "192.0.2.1/32".parse().unwrap()];
         let checks = overlaps(&networks, &used);
         assert_eq!(states(&checks), [CheckState::Warning]);

@@ -44,7 +44,7 @@ impl<'a> Budget<'a> {
         self.frontends >= n_frontends && self.real_servers >= n_real_servers
     }
 
-    /// Takes a frontend, and its short circuit's if it has one, each with so many real servers, and
+    /// Takes a frontend, and its internal frontend's if it has one, each with so many real servers, and
     /// with so many entries of a set for the source ranges of each.
     pub(crate) fn take_frontend(
         &mut self,

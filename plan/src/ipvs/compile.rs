@@ -6,15 +6,15 @@
 //! | external or load-balancer address | address and port | unless it is the node's own |
 //! | node port | each address that serves node ports | never |
 //!
-//! An external frontend with externalTrafficPolicy Local has a short circuit besides, and on the fast path every frontend: see
-//! [`ShortCircuitNetworks`](crate::settings::ShortCircuitNetworks). A frontend without endpoints
+//! An external frontend with externalTrafficPolicy Local has an internal frontend besides, and on the fast path every frontend: see
+//! [`InternalFrontendNetworks`](crate::settings::InternalFrontendNetworks). A frontend without endpoints
 //! has no virtual server, and the rules refuse what is sent there.
 //!
 //! A Service is served in the families in which it has a cluster address.
 
 mod claims;
 mod hand_drains;
-mod short_circuits;
+mod internal_frontends;
 
 #[cfg(test)]
 mod tests;
@@ -34,7 +34,7 @@ use crate::problem::Problem;
 use crate::sets::{SetId, SetKind};
 use crate::settings::Settings;
 use claims::{Claims, Served};
-use short_circuits::{Needed, NeededShortCircuit};
+use internal_frontends::{Needed, NeededInternalFrontend};
 
 /// Result of compiling a Service.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -76,8 +76,8 @@ struct Compiler<'a> {
     settings: &'a Settings,
     budget: Budget<'a>,
     claims: Claims,
-    needed: BTreeMap<(ClaimKind, Frontend), NeededShortCircuit>,
-    /// Frontends for whose short circuits there is no room, but for promised ones.
+    needed: BTreeMap<(ClaimKind, Frontend), NeededInternalFrontend>,
+    /// Frontends for whose internal frontends there is no room, but for promised ones.
     on_full_path: BTreeSet<Frontend>,
     addresses: Vec<IpAddr>,
     entries: Vec<(SetId, Entry)>,
@@ -139,7 +139,7 @@ impl<'a> Compiler<'a> {
             self.bind(addresses);
         }
         for Admitted { family, addresses, .. } in families {
-            self.short_circuits(*family, addresses);
+            self.internal_frontends(*family, addresses);
         }
     }
 
@@ -173,7 +173,7 @@ impl<'a> Compiler<'a> {
             real_servers: real_servers(&port.choice, local),
             entries: vec![entry],
             refusal: refusal(&frontend, &port.choice, local),
-            short_circuit_of: None,
+            internal_frontend_of: None,
             kind: ClaimKind::Frontend,
         };
         let real_servers = served.real_servers;
@@ -181,7 +181,7 @@ impl<'a> Compiler<'a> {
         if self.take(&frontend, real_servers.len(), &needed, 0)
             && let Some(origin) = self.claim(port.index, frontend, served)
         {
-            self.note_short_circuits(origin, port, frontend, &needed, false);
+            self.note_internal_frontends(origin, port, frontend, &needed, false);
         }
     }
 
@@ -268,7 +268,7 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    /// A frontend for clients outside the cluster, with its short circuit for the others.
+    /// A frontend for clients outside the cluster, with its internal frontend for the others.
     fn external(
         &mut self,
         origin: Origin,
@@ -284,14 +284,14 @@ impl<'a> Compiler<'a> {
             real_servers: real_servers(choice, local),
             entries,
             refusal: refusal(&frontend, choice, local),
-            short_circuit_of: None,
+            internal_frontend_of: None,
             kind: ClaimKind::Frontend,
         };
         let served_for = self.claim(port.index, frontend, served);
         // One that is its cluster address as well has what the policy for that promises.
         if let Some(origin) = served_for.filter(|it| *it != Origin::ClusterAddress) {
             let needed = self.needed_outside(choice);
-            self.note_short_circuits(origin, port, frontend, &needed, is_restricted);
+            self.note_internal_frontends(origin, port, frontend, &needed, is_restricted);
         }
     }
 
@@ -335,7 +335,7 @@ impl<'a> Compiler<'a> {
         self.take(frontend, real_servers(choice, local).len(), &needed, n_ranges)
     }
 
-    /// Takes room for a frontend and the short circuits that it may have. Without room for those that are not promised, the
+    /// Takes room for a frontend and the internal frontends that it may have. Without room for those that are not promised, the
     /// frontend goes without, on the full path. Returns false if there is no room for the frontend.
     fn take(
         &mut self,
@@ -346,7 +346,7 @@ impl<'a> Compiler<'a> {
     ) -> bool {
         let (mut promised, mut all) = ((1, n_real_servers), (1, n_real_servers));
         for (kind, real_servers) in needed.iter().flatten() {
-            if self.short_circuit(frontend, *kind).is_some() {
+            if self.internal_frontend(frontend, *kind).is_some() {
                 let counted = [Some(&mut all), kind.is_promised().then_some(&mut promised)];
                 for (n_frontends, n_real_servers) in counted.into_iter().flatten() {
                     *n_frontends += 1;

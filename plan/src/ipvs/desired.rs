@@ -96,13 +96,13 @@ impl Desired {
     }
 
     /// Returns the sockets that a flow to a frontend, as clients see it, may lead to: its real
-    /// servers and those of its short circuits. None: no Service has the frontend.
+    /// servers and those of its internal frontends. None: no Service has the frontend.
     #[must_use]
     pub fn flow_targets(&self, frontend: &Frontend) -> Option<impl Iterator<Item = SocketAddr>> {
         let owner = self.claimants.owner(frontend)?;
         let fragment = self.fragments.get(owner)?;
-        let short_circuits = fragment.short_circuits_of(frontend);
-        let claims = fragment.claim(frontend).into_iter().chain(short_circuits);
+        let internal_frontends = fragment.internal_frontends_of(frontend);
+        let claims = fragment.claim(frontend).into_iter().chain(internal_frontends);
         Some(claims.flat_map(|claim| claim.real_servers.iter()).map(RealServer::socket))
     }
 
@@ -191,11 +191,13 @@ impl Desired {
             let frontend = claim.frontend;
             let rank = self.rank(service, &frontend)?;
             let owner = self.claimants.before(&frontend, &rank)?.clone();
-            Some(match claim.short_circuit_of {
+            Some(match claim.internal_frontend_of {
                 None => Problem::FrontendTaken { frontend, owner },
-                Some(of) => {
-                    Problem::ShortCircuitTaken { frontend: of, short_circuit: frontend, owner }
-                }
+                Some(of) => Problem::InternalFrontendTaken {
+                    frontend: of,
+                    internal_frontend: frontend,
+                    owner,
+                },
             })
         })
     }
@@ -308,16 +310,17 @@ impl Desired {
         claim.map_or_else(Held::default, |(fragment, claim)| self.held(service, fragment, claim))
     }
 
-    /// Returns what a Service has by owning what it claims here: the claim's entries, a short
-    /// circuit's address, and the entries that lead from a frontend to a short circuit, which take owning both.
+    /// Returns what a Service has by owning what it claims here: the claim's entries, an internal
+    /// frontend's address, and the entries that lead from a frontend to an internal frontend, which take owning both.
     fn held(&self, service: &ServiceName, fragment: &Fragment, claim: &Claim) -> Held {
         let owns = |frontend: &Frontend| self.claimants.owner(frontend) == Some(service);
         let mut entries = claim.entries.to_vec();
-        if claim.short_circuit_of.as_ref().is_some_and(owns) {
+        if claim.internal_frontend_of.as_ref().is_some_and(owns) {
             entries.extend(claim.leading_entry());
         }
-        let short_circuits = fragment.short_circuits_of(&claim.frontend);
-        let owned = short_circuits.filter(|short_circuit| owns(&short_circuit.frontend));
+        let internal_frontends = fragment.internal_frontends_of(&claim.frontend);
+        let owned =
+            internal_frontends.filter(|internal_frontend| owns(&internal_frontend.frontend));
         entries.extend(owned.filter_map(Claim::leading_entry));
         Held { entries, address: claim.bound() }
     }

@@ -15,9 +15,9 @@ pub struct Fragment {
     pub drain_deadline_seconds: Option<u32>,
     /// Its virtual servers, in the order of their frontends.
     pub claims: Vec<Claim>,
-    /// Frontends of its claims that have short circuits, in order, with each of these.
-    pub short_circuits: Box<[(Frontend, Frontend)]>,
-    /// Its addresses on `kube-ipvs0`, without those of short circuits.
+    /// Frontends of its claims that have internal frontends, in order, with each of these.
+    pub internal_frontends: Box<[(Frontend, Frontend)]>,
+    /// Its addresses on `kube-ipvs0`, without those of internal frontends.
     pub addresses: Vec<IpAddr>,
     /// Its set entries that belong to no virtual server of its own.
     pub entries: Vec<(SetId, Entry)>,
@@ -38,7 +38,7 @@ pub(crate) struct ClaimClass {
 pub struct Claim {
     /// Frontend that is claimed.
     pub frontend: Frontend,
-    /// Reason for the claim. A short circuit is claimed for its frontend's reason.
+    /// Reason for the claim. An internal frontend is claimed for its frontend's reason.
     pub origin: Origin,
     /// Time at which the Service was made, in seconds since 1970: of two that claim the same
     /// frontend for the same reason, the older one has it. While a Service that was made anew is
@@ -51,9 +51,9 @@ pub struct Claim {
     pub real_servers: Arc<[RealServer]>,
     /// Set entries about it, in order.
     pub entries: Box<[(SetId, Entry)]>,
-    /// The frontend whose short circuit this is. The cluster's own clients, or on the fast path all, are led
+    /// The frontend whose internal frontend this is. The cluster's own clients, or on the fast path all, are led
     /// here as long as both frontends belong to the Service.
-    pub short_circuit_of: Option<Frontend>,
+    pub internal_frontend_of: Option<Frontend>,
     pub kind: ClaimKind,
 }
 
@@ -66,9 +66,9 @@ impl Fragment {
         mut addresses: Vec<IpAddr>,
         mut entries: Vec<(SetId, Entry)>,
     ) -> Self {
-        let with_frontend = |claim: &Claim| Some((claim.short_circuit_of?, claim.frontend));
-        let mut short_circuits: Vec<_> = claims.iter().filter_map(with_frontend).collect();
-        short_circuits.sort_unstable();
+        let with_frontend = |claim: &Claim| Some((claim.internal_frontend_of?, claim.frontend));
+        let mut internal_frontends: Vec<_> = claims.iter().filter_map(with_frontend).collect();
+        internal_frontends.sort_unstable();
         addresses.sort_unstable();
         addresses.dedup();
         addresses.shrink_to_fit();
@@ -78,7 +78,7 @@ impl Fragment {
         Self {
             drain_deadline_seconds,
             claims,
-            short_circuits: short_circuits.into(),
+            internal_frontends: internal_frontends.into(),
             addresses,
             entries,
         }
@@ -91,12 +91,12 @@ impl Fragment {
         self.claims.get(at)
     }
 
-    /// The claims to the short circuits of a frontend.
-    pub fn short_circuits_of(&self, frontend: &Frontend) -> impl Iterator<Item = &Claim> {
-        let from = self.short_circuits.partition_point(|(of, _)| of < frontend);
-        let at_most = self.short_circuits.get(from..).unwrap_or_default().iter();
+    /// The claims to the internal frontends of a frontend.
+    pub fn internal_frontends_of(&self, frontend: &Frontend) -> impl Iterator<Item = &Claim> {
+        let from = self.internal_frontends.partition_point(|(of, _)| of < frontend);
+        let at_most = self.internal_frontends.get(from..).unwrap_or_default().iter();
         let found = at_most.take_while(move |(of, _)| of == frontend);
-        found.filter_map(|(_, short_circuit)| self.claim(short_circuit))
+        found.filter_map(|(_, internal_frontend)| self.claim(internal_frontend))
     }
 
     /// Returns the approximate number of operations that it takes to make all of it.
@@ -124,11 +124,11 @@ impl ClaimClass {
     pub(crate) const FIRST: Self =
         Self { origin: Origin::ClusterAddress, kind: ClaimKind::Frontend };
     pub(crate) const LAST: Self =
-        Self { origin: Origin::External, kind: ClaimKind::LocalShortCircuit };
+        Self { origin: Origin::External, kind: ClaimKind::LocalInternalFrontend };
     /// Upper bound of the number of classes.
     pub(crate) const COUNT: usize = 16;
 
-    /// The class of claims for a reason, but for those to short circuits.
+    /// The class of claims for a reason, but for those to internal frontends.
     pub(crate) const fn of_origin(origin: Origin) -> Self {
         Self { origin, kind: ClaimKind::Frontend }
     }
@@ -144,22 +144,22 @@ impl Claim {
         1 + self.entries.len() + self.real_servers.len()
     }
 
-    /// The entry that leads clients to a short circuit.
+    /// The entry that leads clients to an internal frontend.
     #[must_use]
     pub fn leading_entry(&self) -> Option<(SetId, Entry)> {
-        let frontend = self.short_circuit_of?;
+        let frontend = self.internal_frontend_of?;
         let kind = match self.kind {
-            ClaimKind::LocalShortCircuit => SetKind::LocalShortCircuit,
-            _ => SetKind::ShortCircuit,
+            ClaimKind::LocalInternalFrontend => SetKind::LocalInternalFrontend,
+            _ => SetKind::InternalFrontend,
         };
         Some((SetId { kind, family: frontend.family() }, Entry::AddressPort(frontend)))
     }
 
-    /// The address that is on `kube-ipvs0` while the Service has this: a short circuit's, unless a
+    /// The address that is on `kube-ipvs0` while the Service has this: an internal frontend's, unless a
     /// route makes it local.
     #[must_use]
     pub fn bound(&self) -> Option<IpAddr> {
-        self.short_circuit_of?;
+        self.internal_frontend_of?;
         let address = self.frontend.address;
         let set = SetId { kind: SetKind::IpvsAddresses, family: self.frontend.family() };
         self.entries.binary_search(&(set, Entry::Address(address))).is_ok().then_some(address)

@@ -2,7 +2,7 @@
 //!
 //! The kernel does not say who made a virtual server, and other programs make theirs too. Ours have
 //! ownership markers, written before them and removed after them: their address on `kube-ipvs0` or
-//! inside a local route of ours, or their entry in one of our sets. Short circuits are known by
+//! inside a local route of ours, or their entry in one of our sets. Internal frontends are known by
 //! their network. kube-proxy writes the same, so what it left behind is ours too.
 
 use std::net::IpAddr;
@@ -76,16 +76,16 @@ impl Ownership<'_> {
         let is_of_mode = self.settings.mode.uses(PartKind::VirtualServers);
         (!is_of_mode || self.settings.families.contains(&frontend.family()))
             && !self.settings.excludes(frontend.address)
-            && (self.is_short_circuit(frontend)
+            && (self.is_internal_frontend(frontend)
                 || self.actual.addresses.contains(&frontend.address)
                 || self.desired.has_address(frontend.address)
                 || self.is_routed(frontend)
                 || self.has_marker(frontend))
     }
 
-    /// The networks of short circuits are ours alone.
-    fn is_short_circuit(&self, frontend: &Frontend) -> bool {
-        self.settings.short_circuit_networks.may_have_had(frontend.address)
+    /// The networks of internal frontends are ours alone.
+    fn is_internal_frontend(&self, frontend: &Frontend) -> bool {
+        self.settings.internal_frontend_networks.may_have_had(frontend.address)
     }
 
     /// Only Services have addresses inside our routes.

@@ -81,8 +81,8 @@ pub struct ExplainedFrontend {
     pub port: usize,
     /// Policy by which its endpoints are chosen.
     pub policy: TrafficPolicy,
-    /// Frontend whose short circuit it is.
-    pub short_circuit_of: Option<Frontend>,
+    /// Frontend whose internal frontend it is.
+    pub internal_frontend_of: Option<Frontend>,
     /// The Service that has it.
     pub owner: Option<ServiceName>,
     /// Parameters of balancing; none in modes whose rules lead.
@@ -281,7 +281,7 @@ impl Planner {
                 origin: claim.origin,
                 port: numbers.get(claim.origin, &claim.frontend),
                 policy: policy_of(service, claim.origin),
-                short_circuit_of: None,
+                internal_frontend_of: None,
                 owner: self.chains.owner(&claim.frontend).cloned(),
                 server: None,
                 real_servers: Arc::new([]),
@@ -293,8 +293,8 @@ impl Planner {
             claims.iter().map(explain).collect::<Vec<_>>()
         };
         frontends.sort_by_key(|it| {
-            let of = it.short_circuit_of.unwrap_or(it.frontend);
-            (it.origin, of.family(), it.port, of, it.short_circuit_of.is_some())
+            let of = it.internal_frontend_of.unwrap_or(it.frontend);
+            (it.origin, of.family(), it.port, of, it.internal_frontend_of.is_some())
         });
         frontends
     }
@@ -306,17 +306,17 @@ impl Planner {
         claim: &Claim,
     ) -> ExplainedFrontend {
         let policy = match claim.kind {
-            ClaimKind::PromisedShortCircuit => TrafficPolicy::Cluster,
-            ClaimKind::Frontend | ClaimKind::FasterShortCircuit | ClaimKind::LocalShortCircuit => {
-                policy_of(service, claim.origin)
-            }
+            ClaimKind::PromisedInternalFrontend => TrafficPolicy::Cluster,
+            ClaimKind::Frontend
+            | ClaimKind::FasterInternalFrontend
+            | ClaimKind::LocalInternalFrontend => policy_of(service, claim.origin),
         };
         ExplainedFrontend {
             frontend: claim.frontend,
             origin: claim.origin,
             port: numbers.get(claim.origin, &claim.frontend),
             policy,
-            short_circuit_of: claim.short_circuit_of,
+            internal_frontend_of: claim.internal_frontend_of,
             owner: self.desired.owner(&claim.frontend).cloned(),
             server: Some(claim.server.clone()),
             real_servers: Arc::clone(&claim.real_servers),

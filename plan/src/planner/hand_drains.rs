@@ -101,13 +101,16 @@ fn used<'e>(
     port: &'e PortExposure<'_>,
     service: &'e Service,
 ) -> impl Iterator<Item = &'e RealServer> {
-    // Short circuits have all.
-    let of_short_circuits = service.is_external_policy_local().then_some(&port.choice.cluster);
+    // Internal frontends have all.
+    let of_internal_frontends = service.is_external_policy_local().then_some(&port.choice.cluster);
     let of_verdict = |verdict| match verdict {
         Verdict::Endpoints(endpoints) => Some(endpoints),
         Verdict::NoEndpoints | Verdict::NoLocalEndpoints => None,
     };
-    let lists =
-        [of_verdict(port.internal(service)), of_verdict(port.external(service)), of_short_circuits];
+    let lists = [
+        of_verdict(port.internal(service)),
+        of_verdict(port.external(service)),
+        of_internal_frontends,
+    ];
     lists.into_iter().flatten().flat_map(|list| list.iter())
 }

@@ -99,14 +99,14 @@ impl Planner {
             .map(|(set, entry)| Subject::Entry(set, entry))
     }
 
-    /// The short circuit that an entry leads to, if it leads to one.
+    /// The internal frontend that an entry leads to, if it leads to one.
     #[must_use]
     pub fn led_to(&self, set: SetId, entry: &Entry) -> Option<Frontend> {
         let Entry::AddressPort(frontend) = entry else { return None };
-        let networks = self.settings.short_circuit_networks;
+        let networks = self.settings.internal_frontend_networks;
         let address = match set.kind {
-            SetKind::ShortCircuit => networks.address_for(frontend.address)?,
-            SetKind::LocalShortCircuit => networks.local_address_for(frontend.address)?,
+            SetKind::InternalFrontend => networks.address_for(frontend.address)?,
+            SetKind::LocalInternalFrontend => networks.local_address_for(frontend.address)?,
             _ => return None,
         };
         Some(Frontend { address, ..*frontend })
@@ -137,38 +137,40 @@ impl Planner {
         n_users.is_ok_and(|n_users| n_users > owners.len())
     }
 
-    /// True if a frontend is to be a short circuit, to which clients are led when it is there. Its address does
+    /// True if a frontend is to be an internal frontend, to which clients are led when it is there. Its address does
     /// not tell: Services may have addresses in the same network.
     #[must_use]
-    pub fn is_short_circuit(&self, frontend: &Frontend) -> bool {
-        self.desired.owning_claim(frontend).is_some_and(|claim| claim.short_circuit_of.is_some())
+    pub fn is_internal_frontend(&self, frontend: &Frontend) -> bool {
+        self.desired
+            .owning_claim(frontend)
+            .is_some_and(|claim| claim.internal_frontend_of.is_some())
     }
 
-    /// Returns the subjects that are to be there before clients are led to a short circuit.
-    pub fn needed_at(&self, short_circuit: &Frontend) -> impl Iterator<Item = Subject> {
-        let claim = self.desired.owning_claim(short_circuit);
+    /// Returns the subjects that are to be there before clients are led to an internal frontend.
+    pub fn needed_at(&self, internal_frontend: &Frontend) -> impl Iterator<Item = Subject> {
+        let claim = self.desired.owning_claim(internal_frontend);
         let bound = claim.and_then(Claim::bound).map(Subject::Address);
-        let route = self.settings.route_to(short_circuit.address).map(Subject::Route);
+        let route = self.settings.route_to(internal_frontend.address).map(Subject::Route);
         let entries = claim.into_iter().flat_map(|claim| &claim.entries);
         let entries = entries.map(|(set, entry)| Subject::Entry(*set, *entry));
         let local = bound.into_iter().chain(route);
-        local.chain(entries).chain([Subject::VirtualServer(*short_circuit)])
+        local.chain(entries).chain([Subject::VirtualServer(*internal_frontend)])
     }
 
-    /// Desired entries that lead to a short circuit with one of these subjects. Walks them all.
+    /// Desired entries that lead to an internal frontend with one of these subjects. Walks them all.
     #[must_use]
     pub fn leading_to(&self, subjects: &HashSet<Subject>) -> Vec<(SetId, Entry)> {
         let sets = self.settings.families.iter().flat_map(|family| SetId::all(*family));
-        let sets = sets.filter(|set| set.kind.leads_to_short_circuits());
+        let sets = sets.filter(|set| set.kind.leads_to_internal_frontends());
         let entries =
             sets.flat_map(|set| self.desired.entries(set).map(move |entry| (set, *entry)));
         let routes: Vec<&IpNet> = { subjects.iter() }
             .filter_map(|it| if let Subject::Route(net) = it { Some(net) } else { None })
             .collect();
-        let is_about = |short_circuit: Frontend| {
-            routes.iter().any(|net| net.contains(&short_circuit.address))
-                || subjects.contains(&Subject::VirtualServer(short_circuit))
-                || subjects.contains(&Subject::Address(short_circuit.address))
+        let is_about = |internal_frontend: Frontend| {
+            routes.iter().any(|net| net.contains(&internal_frontend.address))
+                || subjects.contains(&Subject::VirtualServer(internal_frontend))
+                || subjects.contains(&Subject::Address(internal_frontend.address))
         };
         let mut leading: Vec<_> =
             entries.filter(|(set, entry)| self.led_to(*set, entry).is_some_and(is_about)).collect();
@@ -216,20 +218,20 @@ impl Planner {
         frontends.map(|frontend| self.as_seen_by_clients(*frontend)).collect()
     }
 
-    /// Returns the frontend whose short circuit this is, or itself: what clients take for the server.
+    /// Returns the frontend whose internal frontend this is, or itself: what clients take for the server.
     #[must_use]
     pub fn as_seen_by_clients(&self, frontend: Frontend) -> Frontend {
         let claim = self.desired.owning_claim(&frontend);
-        claim.and_then(|claim| claim.short_circuit_of).unwrap_or(frontend)
+        claim.and_then(|claim| claim.internal_frontend_of).unwrap_or(frontend)
     }
 
-    /// Returns a frontend's virtual servers: its own, and those of its short circuits.
+    /// Returns a frontend's virtual servers: its own, and those of its internal frontends.
     pub fn virtual_servers_of(&self, frontend: Frontend) -> impl Iterator<Item = Frontend> {
         let desired = &self.desired;
         let fragment = desired.owner(&frontend).and_then(|owner| desired.fragment(owner));
         let of = fragment.into_iter().flat_map(move |fragment| {
-            let short_circuits = fragment.short_circuits_of(&frontend);
-            short_circuits.map(|claim| claim.frontend).collect::<Vec<_>>()
+            let internal_frontends = fragment.internal_frontends_of(&frontend);
+            internal_frontends.map(|claim| claim.frontend).collect::<Vec<_>>()
         });
         [frontend].into_iter().chain(of)
     }

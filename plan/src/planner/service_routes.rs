@@ -94,7 +94,7 @@ impl Planner {
         bound.any(|address| !settings.is_to_be_bound(*address))
             || claims.any(|claim| {
                 let address = claim.frontend.address;
-                let is_bound = match claim.short_circuit_of {
+                let is_bound = match claim.internal_frontend_of {
                     Some(_) => claim.bound().is_some(),
                     None => fragment.addresses.binary_search(&address).is_ok(),
                 };

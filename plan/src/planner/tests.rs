@@ -238,9 +238,9 @@ fn a_frontend_is_the_older_services_and_passes_on_without_a_gap() {
             "add 203.0.113.5,tcp:80 to set KUBE-EXTERNAL-IP",
             "change virtual server TCP 203.0.113.5:80 to rr",
             "add real server 10.244.1.1:8080 weight 1 to TCP 203.0.113.5:80",
-            // The younger one's way to its short circuit goes with the address, the short circuit
+            // The younger one's way to its internal frontend goes with the address, the internal frontend
             // itself does not.
-            "remove 203.0.113.5,tcp:80 from set KUBE-SHORT-CIRCUIT",
+            "remove 203.0.113.5,tcp:80 from set KUBE-INTERNAL-FRONTEND",
             "remove real server 10.244.1.3:8080 from TCP 203.0.113.5:80",
             "remove 203.0.113.5,tcp:80 from set KUBE-EXTERNAL-IP-LOCAL",
         ]
@@ -254,7 +254,7 @@ fn a_frontend_is_the_older_services_and_passes_on_without_a_gap() {
             "add 203.0.113.5,tcp:80 to set KUBE-EXTERNAL-IP-LOCAL",
             "change virtual server TCP 203.0.113.5:80 to rr persistent 60",
             "add real server 10.244.1.3:8080 weight 1 to TCP 203.0.113.5:80",
-            "add 203.0.113.5,tcp:80 to set KUBE-SHORT-CIRCUIT",
+            "add 203.0.113.5,tcp:80 to set KUBE-INTERNAL-FRONTEND",
             "remove real server 10.244.1.1:8080 from TCP 203.0.113.5:80",
             "remove 203.0.113.5,tcp:80 from set KUBE-EXTERNAL-IP",
         ]

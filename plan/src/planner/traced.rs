@@ -37,7 +37,7 @@ impl Planner {
         self.own_address(Family::of(destination))
     }
 
-    /// Returns the frontends that a Service claims, short circuits included. In modes whose rules lead,
+    /// Returns the frontends that a Service claims, internal frontends included. In modes whose rules lead,
     /// that of a node port has the family's unspecified address. None: there is no such Service.
     #[must_use]
     pub fn frontends_claimed_by(&self, service: &ServiceName) -> Option<Vec<Frontend>> {

@@ -42,9 +42,9 @@ impl Writer<'_> {
             // service address here. Whether the node lets that in is for its other rules.
             rules.push(format!("-p tcp -m tcp --dport {port} -j RETURN"));
         }
-        // Connections led to a short circuit, but not those that a client opened to its address.
+        // Connections led to an internal frontend, but not those that a client opened to its address.
         let target = self.target_of_frontends();
-        rules.extend(self.settings.short_circuit_network.iter().map(|network| {
+        rules.extend(self.settings.internal_frontend_network.iter().map(|network| {
             format!("-d {} -m conntrack --ctstate DNAT -j {target}", with_prefix(network))
         }));
         rules.push(format!("-m conntrack --ctstate NEW {bound} -j {reject}"));

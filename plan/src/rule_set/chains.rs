@@ -9,8 +9,8 @@ use crate::sets::{SetId, SetKind};
 /// Comment of our rule in `KUBE-FORWARD`.
 pub const UNANSWERED: &str = "kubernetes forwarding rule for unanswered connections";
 
-/// Chain of nat that leads to short circuits; empty where the host cannot do them.
-pub const SHORT_CIRCUIT_CHAIN: &str = "KUBE-SHORT-CIRCUIT";
+/// Chain of nat that leads to internal frontends; empty where the host cannot do them.
+pub const INTERNAL_FRONTEND_CHAIN: &str = "KUBE-INTERNAL-FRONTEND";
 
 /// Writes the rules of one family.
 pub(super) struct Writer<'a> {
@@ -30,7 +30,7 @@ pub(crate) fn ipvs_chains(family: Family, settings: &RuleSetSettings) -> Vec<Cha
         nat("KUBE-NODE-PORT", writer.node_port()),
         nat("KUBE-LOAD-BALANCER", writer.load_balancer()),
         nat("KUBE-MARK-MASQ", writer.mark_masquerade()),
-        nat(SHORT_CIRCUIT_CHAIN, writer.lead_to_short_circuits()),
+        nat(INTERNAL_FRONTEND_CHAIN, writer.lead_to_internal_frontends()),
         // Of what the node itself sends: IPVS takes that at OUTPUT before `filter` sees it.
         mangle("KUBE-PROXY-FIREWALL", writer.firewall()),
         mangle("KUBE-SOURCE-RANGES-FIREWALL", writer.source_ranges()),
@@ -88,10 +88,10 @@ const fn comment(kind: SetKind) -> &'static str {
         }
         SetKind::HealthCheckNodePort => "Kubernetes health check node port",
         SetKind::IpvsAddresses => "Kubernetes addresses on the ipvs interface",
-        SetKind::ShortCircuit => {
+        SetKind::InternalFrontend => {
             "Kubernetes service external ip + port of which clients in the cluster get all endpoints"
         }
-        SetKind::LocalShortCircuit => {
+        SetKind::LocalInternalFrontend => {
             "Kubernetes service external ip + port of which other clients get local endpoints"
         }
         SetKind::NoEndpoints => "Kubernetes service ip + port without endpoints",
@@ -144,7 +144,7 @@ impl Writer<'_> {
         // All other addresses of Services are local as well. Most other connections are not to the
         // node, and leave before they are looked up in all other sets.
         rules.push("-m addrtype ! --dst-type LOCAL -j RETURN".to_owned());
-        rules.extend(self.jump_to_short_circuits());
+        rules.extend(self.jump_to_internal_frontends());
         rules.extend([
             format!("{load_balancer} -j KUBE-LOAD-BALANCER"),
             format!("{} -j ACCEPT", self.lookup(SetKind::LoadBalancer, "dst,dst")),
@@ -161,10 +161,10 @@ impl Writer<'_> {
         rules
     }
 
-    fn jump_to_short_circuits(&self) -> Option<String> {
-        self.settings.short_circuit_network?;
-        let lookup = self.commented(SetKind::ShortCircuit, "dst,dst");
-        Some(format!("{lookup} -j {SHORT_CIRCUIT_CHAIN}"))
+    fn jump_to_internal_frontends(&self) -> Option<String> {
+        self.settings.internal_frontend_network?;
+        let lookup = self.commented(SetKind::InternalFrontend, "dst,dst");
+        Some(format!("{lookup} -j {INTERNAL_FRONTEND_CHAIN}"))
     }
 
     /// Returns the rules that mark traffic to cluster IPs for masquerading.
@@ -223,51 +223,52 @@ impl Writer<'_> {
     }
 
     /// Leads the cluster's own clients, which are this node's pods and the node itself, from a
-    /// frontend to its short circuit. Neither the one's packet mark nor anybody's is touched: the
+    /// frontend to its internal frontend. Neither the one's packet mark nor anybody's is touched: the
     /// address is what IPVS goes by. Connection tracking remembers the way for the rest of the
     /// connection.
-    fn lead_to_short_circuits(&self) -> Vec<String> {
-        let Some(network) = self.settings.short_circuit_network else { return Vec::new() };
-        let to_short_circuit = format!("-j NETMAP --to {}", with_prefix(&network));
+    fn lead_to_internal_frontends(&self) -> Vec<String> {
+        let Some(network) = self.settings.internal_frontend_network else { return Vec::new() };
+        let to_internal_frontend = format!("-j NETMAP --to {}", with_prefix(&network));
         let pods = match &self.settings.local {
             LocalTraffic::Unknown => Vec::new(),
-            LocalTraffic::Cidr(net) => vec![format!("{}{to_short_circuit}", from_inside(net))],
+            LocalTraffic::Cidr(net) => vec![format!("{}{to_internal_frontend}", from_inside(net))],
             LocalTraffic::ClusterCidr { cluster, node } => {
-                self.short_circuit_of_cluster(cluster, node.as_ref(), &to_short_circuit)
+                self.internal_frontend_of_cluster(cluster, node.as_ref(), &to_internal_frontend)
             }
-            LocalTraffic::Bridge(name) => vec![format!("-i {name} {to_short_circuit}")],
-            LocalTraffic::Prefix(name) => vec![format!("-i {name}+ {to_short_circuit}")],
+            LocalTraffic::Bridge(name) => vec![format!("-i {name} {to_internal_frontend}")],
+            LocalTraffic::Prefix(name) => vec![format!("-i {name}+ {to_internal_frontend}")],
         };
         let node = "-m addrtype --src-type LOCAL";
         // First, because the pods' network may contain the frontend's address, which is the source of
         // the node's own connection.
         let mut rules = vec![format!("{node} -j KUBE-MARK-MASQ")];
         rules.extend(pods);
-        rules.push(format!("{node} {to_short_circuit}"));
+        rules.push(format!("{node} {to_internal_frontend}"));
         rules
     }
 
-    /// Leads every pod of the cluster to the short circuit, and masquerades those that may be
+    /// Leads every pod of the cluster to the internal frontend, and masquerades those that may be
     /// another node's: the answer of an endpoint elsewhere would go past this node.
     ///
     /// Pods of other nodes come here only for an address of the node itself. A service address is
     /// taken by the proxy of their own node.
-    fn short_circuit_of_cluster(
+    fn internal_frontend_of_cluster(
         &self,
         cluster: &IpNet,
         node: Option<&IpNet>,
-        to_short_circuit: &str,
+        to_internal_frontend: &str,
     ) -> Vec<String> {
         let pods = from_inside(cluster);
         let bound = self.lookup(SetKind::IpvsAddresses, "dst");
         let routes = self.settings.routes.iter();
-        let own = node.map(|net| format!("{}{to_short_circuit}", from_inside(net)));
+        let own = node.map(|net| format!("{}{to_internal_frontend}", from_inside(net)));
         own.into_iter()
-            .chain([format!("{pods}{bound} {to_short_circuit}")])
+            .chain([format!("{pods}{bound} {to_internal_frontend}")])
             .chain(
-                routes.map(|route| format!("{pods}-d {} {to_short_circuit}", with_prefix(route))),
+                routes
+                    .map(|route| format!("{pods}-d {} {to_internal_frontend}", with_prefix(route))),
             )
-            .chain([format!("{pods}-j KUBE-MARK-MASQ"), format!("{pods}{to_short_circuit}")])
+            .chain([format!("{pods}-j KUBE-MARK-MASQ"), format!("{pods}{to_internal_frontend}")])
             .collect()
     }
 
@@ -275,11 +276,11 @@ impl Writer<'_> {
         // Nearly all packets are of established connections.
         let [marked, established] = self.settings.forwarding();
         let mut rules = vec![established, marked];
-        // The first packet of a local client's connection through a short circuit goes by IPVS;
+        // The first packet of a local client's connection through an internal frontend goes by IPVS;
         // connection tracking sends those that follow straight to the endpoint, through FORWARD.
         // Until the endpoint has answered, the connection is new, and its packets have no mark.
         // Confirmed connections were let through before: no other program's decision is overruled.
-        if self.settings.short_circuit_network.is_some() {
+        if self.settings.internal_frontend_network.is_some() {
             rules.push(format!(
                 "-m comment --comment \"{UNANSWERED}\" -m conntrack --ctstate DNAT --ctstatus CONFIRMED \
                  -j ACCEPT"

@@ -83,8 +83,8 @@ const CLUSTER_FROM_NODE: &str = "cluster-from-node";
 const LOCAL: &str = "local";
 const LOCAL_FROM_NODE: &str = "local-from-node";
 const MASQUERADED: &str = "masqueraded";
-const SHORT_CIRCUIT: &str = "short-circuit";
-const SHORT_CIRCUIT_FROM_NODE: &str = "short-circuit-from-node";
+const INTERNAL_FRONTEND: &str = "internal-frontend";
+const INTERNAL_FRONTEND_FROM_NODE: &str = "internal-frontend-from-node";
 /// Lets a load balancer's clients pass.
 pub const SOURCE_RANGES: &str = "source-ranges";
 const REFUSE: &str = "refuse";
@@ -109,13 +109,14 @@ pub fn chains(family: Family, settings: &RuleSetSettings) -> Vec<Chain> {
         chain(CLUSTER_FROM_NODE, writer.cluster_from_node()),
         chain(SOURCE_RANGES, source_ranges(family, &SourceRanges::default())),
     ];
-    if let Some(network) = settings.short_circuit_network {
-        chains.push(chain(SHORT_CIRCUIT, writer.short_circuit(network)));
-        chains.push(chain(SHORT_CIRCUIT_FROM_NODE, writer.short_circuit_from_node(network)));
+    if let Some(network) = settings.internal_frontend_network {
+        chains.push(chain(INTERNAL_FRONTEND, writer.internal_frontend(network)));
+        chains
+            .push(chain(INTERNAL_FRONTEND_FROM_NODE, writer.internal_frontend_from_node(network)));
     }
     chains.extend([
-        chain(LOCAL, writer.local(SHORT_CIRCUIT)),
-        chain(LOCAL_FROM_NODE, writer.local(SHORT_CIRCUIT_FROM_NODE)),
+        chain(LOCAL, writer.local(INTERNAL_FRONTEND)),
+        chain(LOCAL_FROM_NODE, writer.local(INTERNAL_FRONTEND_FROM_NODE)),
         chain(MASQUERADING, writer.masquerading()),
         base(PREROUTING, Hook::PreRouting, writer.services(CLUSTER, LOCAL)),
         base(OUTPUT, Hook::Output, writer.services_from_node()),
@@ -290,20 +291,22 @@ impl Writer<'_> {
     /// client behind a load balancer tries again, and may come to a node that has endpoints.
     fn dropped(&self) -> Rule {
         let none = self.frontend(SetKind::NoLocalEndpoints);
-        let led =
-            self.settings.short_circuit_network.map(|_| self.no_frontend(SetKind::ShortCircuit));
+        let led = self
+            .settings
+            .internal_frontend_network
+            .map(|_| self.no_frontend(SetKind::InternalFrontend));
         Rule::new([none].into_iter().chain(led), Action::Drop)
     }
 
-    fn local(&self, short_circuit: &'static str) -> Vec<Rule> {
+    fn local(&self, internal_frontend: &'static str) -> Vec<Rule> {
         let to = |kind, action| Rule::new([self.frontend(kind)], action);
         let mut rules = Vec::new();
-        if self.settings.short_circuit_network.is_some() {
-            rules.push(to(SetKind::ShortCircuit, Action::Jump(short_circuit)));
+        if self.settings.internal_frontend_network.is_some() {
+            rules.push(to(SetKind::InternalFrontend, Action::Jump(internal_frontend)));
             rules.push(to(SetKind::NoLocalEndpoints, Action::Drop));
         }
         let led = self.fast_path().map(Action::MapToOtherHalf);
-        rules.extend(led.map(|led| to(SetKind::LocalShortCircuit, led)));
+        rules.extend(led.map(|led| to(SetKind::LocalInternalFrontend, led)));
         rules.push(Rule::new([], Action::KeepDestination));
         rules
     }
@@ -313,30 +316,30 @@ impl Writer<'_> {
         marked.into_iter().chain(self.to_any_endpoint()).collect()
     }
 
-    /// Leads to IPVS: on the fast path to the frontend's short circuit, by a translation that connection tracking goes on with.
+    /// Leads to IPVS: on the fast path to the frontend's internal frontend, by a translation that connection tracking goes on with.
     fn to_any_endpoint(&self) -> Vec<Rule> {
         let led = self.fast_path().map(|network| {
-            Rule::new([self.frontend(SetKind::ShortCircuit)], Action::MapDestination(network))
+            Rule::new([self.frontend(SetKind::InternalFrontend)], Action::MapDestination(network))
         });
         led.into_iter().chain([Rule::new([], Action::KeepDestination)]).collect()
     }
 
-    /// The network of short circuits that all clients are led to.
+    /// The network of internal frontends that all clients are led to.
     fn fast_path(&self) -> Option<IpNet> {
         let is_off = self.settings.fast_path == FastPath::Off;
-        self.settings.short_circuit_network.filter(|_| !is_off)
+        self.settings.internal_frontend_network.filter(|_| !is_off)
     }
 
-    /// Moves connections that were led to short circuits to the flow table. An answer must not do it: a policy that drops
+    /// Moves connections that were led to internal frontends to the flow table. An answer must not do it: a policy that drops
     /// what clients send, and knows no connections, would be passed by.
     fn offloaded(&self) -> Rule {
-        let (key, set) = (Key::OriginalFrontend, self.set(SetKind::ShortCircuit));
+        let (key, set) = (Key::OriginalFrontend, self.set(SetKind::InternalFrontend));
         let is_led = Match::InSet { key, set, is_not: false };
         Rule::new([Match::FirstDirection, Match::DestinationTranslated, is_led], Action::Offload)
     }
 
-    /// Leads this node's pods from a frontend to its short circuit; other clients come back.
-    fn short_circuit(&self, network: IpNet) -> Vec<Rule> {
+    /// Leads this node's pods from a frontend to its internal frontend; other clients come back.
+    fn internal_frontend(&self, network: IpNet) -> Vec<Rule> {
         let lead = |matches: Vec<Match>| Rule::new(matches, Action::MapDestination(network));
         let interface = |name: &Arc<str>, is_prefix| Match::Interface {
             name: name.clone(),
@@ -347,7 +350,7 @@ impl Writer<'_> {
             LocalTraffic::Unknown => Vec::new(),
             LocalTraffic::Cidr(net) => vec![lead(from_inside(net))],
             LocalTraffic::ClusterCidr { cluster, node } => {
-                self.short_circuit_of_cluster(cluster, node.as_ref(), &lead)
+                self.internal_frontend_of_cluster(cluster, node.as_ref(), &lead)
             }
             LocalTraffic::Bridge(name) => vec![lead(vec![interface(name, false)])],
             LocalTraffic::Prefix(name) => vec![lead(vec![interface(name, true)])],
@@ -356,7 +359,7 @@ impl Writer<'_> {
 
     /// Leads every pod of the cluster, and masquerades those that may be another node's: the answer of an endpoint
     /// elsewhere would go past this node. Pods of other nodes come here only for an address of the node itself.
-    fn short_circuit_of_cluster(
+    fn internal_frontend_of_cluster(
         &self,
         cluster: &IpNet,
         node: Option<&IpNet>,
@@ -374,7 +377,7 @@ impl Writer<'_> {
         rules
     }
 
-    fn short_circuit_from_node(&self, network: IpNet) -> Vec<Rule> {
+    fn internal_frontend_from_node(&self, network: IpNet) -> Vec<Rule> {
         vec![
             Rule::new([], Action::SetMark(self.settings.mark)),
             Rule::new([], Action::MapDestination(network)),

@@ -75,7 +75,7 @@ impl RuleSetSettings {
             mark,
             local,
             random_fully: false,
-            short_circuit_network: None,
+            internal_frontend_network: None,
             fast_path: FastPath::Off,
             routes: Vec::new(),
             own: Vec::new(),
@@ -92,11 +92,11 @@ impl RuleSetSettings {
         Self { optional, ..self }
     }
 
-    /// The same, with short circuits in this network, which is of the rules' family
-    /// ([`ShortCircuitNetworks::of`](crate::settings::ShortCircuitNetworks::of)).
+    /// The same, with internal frontends in this network, which is of the rules' family
+    /// ([`InternalFrontendNetworks::of`](crate::settings::InternalFrontendNetworks::of)).
     #[must_use]
-    pub fn with_short_circuit_network(self, network: Option<IpNet>) -> Self {
-        Self { short_circuit_network: network.map(|net| net.trunc()), ..self }
+    pub fn with_internal_frontend_network(self, network: Option<IpNet>) -> Self {
+        Self { internal_frontend_network: network.map(|net| net.trunc()), ..self }
     }
 
     /// The same, with new connections to frontends let in. NodePorts are served inside these networks.
@@ -117,9 +117,9 @@ impl RuleSetSettings {
         Self { fast_path, ..self }
     }
 
-    /// True if the flow table takes connections that are led to short circuits.
+    /// True if the flow table takes connections that are led to internal frontends.
     pub(super) fn offloads(&self) -> bool {
-        self.short_circuit_network.is_some() && self.fast_path == FastPath::Offload
+        self.internal_frontend_network.is_some() && self.fast_path == FastPath::Offload
     }
 
     /// The same, with these local routes, all of the rules' family. `local` are the addresses of
@@ -145,7 +145,7 @@ impl RuleSetSettings {
         let Settings { masquerade_all, masquerade_bit, random_fully, .. } = *settings;
         let rule_set = Self::new(masquerade_all, masquerade_bit, local, random_fully)?;
         let rule_set =
-            rule_set.with_short_circuit_network(settings.short_circuit_networks.of(family));
+            rule_set.with_internal_frontend_network(settings.internal_frontend_networks.of(family));
         let rule_set = rule_set.with_fast_path(settings.fast_path_in_force());
         let rule_set = rule_set.with_optional(OptionalRules {
             drop_invalid: settings.drop_invalid,

@@ -4,7 +4,7 @@ use crate::facts::NodeFacts;
 use crate::hash::HashSet;
 use crate::model::Node;
 use crate::settings::{
-    AcceptServiceTraffic, LocalDetection, NodePortAddresses, Settings, ShortCircuitNetworks,
+    AcceptServiceTraffic, InternalFrontendNetworks, LocalDetection, NodePortAddresses, Settings,
 };
 
 /// Input of `iptables-restore` for IPv4 with default settings, nothing being there.
@@ -18,7 +18,7 @@ fn mk_settings(family: Family, masquerade_all: bool, local: LocalTraffic) -> Rul
 fn complete(settings: RuleSetSettings, family: Family) -> RuleSetSettings {
     let everywhere = NodeFacts::default().node_port_networks(&Settings::new("node1"), family);
     settings
-        .with_short_circuit_network(ShortCircuitNetworks::default().of(family))
+        .with_internal_frontend_network(InternalFrontendNetworks::default().of(family))
         .with_accepted_node_ports(Some(everywhere))
         .with_health_port(Some(10_256))
 }
@@ -161,7 +161,7 @@ fn nothing_is_masqueraded_for_being_remote_when_every_address_is_local() {
     let rule_set = RuleSet::new(Family::V4, &mk_settings(Family::V4, false, everything));
     let mut expected = mk_rule_set();
     expected.chains[5].rules.insert(1, "-j NETMAP --to 240.0.0.0/4".to_owned());
-    for chain in expected.nft.iter_mut().filter(|chain| chain.name == "short-circuit") {
+    for chain in expected.nft.iter_mut().filter(|chain| chain.name == "internal-frontend") {
         let network = "240.0.0.0/4".parse().unwrap();
         chain.rules =
             vec![nft::Rule { matches: Vec::new(), action: nft::Action::MapDestination(network) }];
@@ -272,10 +272,10 @@ fn the_number_of_rules_is_the_same_for_all_settings() {
 }
 
 #[test]
-fn clients_are_led_to_short_circuits_by_what_tells_that_they_are_local() {
-    let to_short_circuit = "-j NETMAP --to 240.0.0.0/4";
+fn clients_are_led_to_internal_frontends_by_what_tells_that_they_are_local() {
+    let to_internal_frontend = "-j NETMAP --to 240.0.0.0/4";
     let marked = "-m addrtype --src-type LOCAL -j KUBE-MARK-MASQ".to_owned();
-    let node = format!("-m addrtype --src-type LOCAL {to_short_circuit}");
+    let node = format!("-m addrtype --src-type LOCAL {to_internal_frontend}");
     for (local, pods) in [
         (LocalTraffic::Unknown, None),
         (LocalTraffic::Cidr("10.244.0.0/16".parse().unwrap()), Some("-s 10.244.0.0/16 ")),
@@ -283,7 +283,7 @@ fn clients_are_led_to_short_circuits_by_what_tells_that_they_are_local() {
         (LocalTraffic::Prefix("veth".into()), Some("-i veth+ ")),
     ] {
         let rule_set = RuleSet::new(Family::V4, &mk_settings(Family::V4, false, local));
-        let pods = pods.map(|from| format!("{from}{to_short_circuit}"));
+        let pods = pods.map(|from| format!("{from}{to_internal_frontend}"));
         let own = [marked.clone()].into_iter();
         let expected: Vec<String> = own.chain(pods).chain([node.clone()]).collect();
         assert_eq!(rule_set.chains()[5].rules, expected);
@@ -291,7 +291,7 @@ fn clients_are_led_to_short_circuits_by_what_tells_that_they_are_local() {
 }
 
 #[test]
-fn pods_that_may_be_another_nodes_are_masqueraded_on_the_way_to_a_short_circuit() {
+fn pods_that_may_be_another_nodes_are_masqueraded_on_the_way_to_a_internal_frontend() {
     let net = |text: &str| text.parse::<IpNet>().unwrap();
     let rules = |cluster: &str, node: Option<&str>, routes: &[&str]| {
         let local = LocalTraffic::ClusterCidr { cluster: net(cluster), node: node.map(net) };
@@ -345,11 +345,11 @@ fn the_nodes_part_of_the_clusters_network_is_taken_if_it_is_in_use() {
 }
 
 #[test]
-fn without_short_circuits_nothing_leads_to_them() {
+fn without_internal_frontends_nothing_leads_to_them() {
     let settings =
-        mk_settings(Family::V4, false, LocalTraffic::Unknown).with_short_circuit_network(None);
+        mk_settings(Family::V4, false, LocalTraffic::Unknown).with_internal_frontend_network(None);
     let input = RuleSet::new(Family::V4, &settings).first_input();
-    for words in ["240.", "-j KUBE-SHORT-CIRCUIT", "CONFIRMED"] {
+    for words in ["240.", "-j KUBE-INTERNAL-FRONTEND", "CONFIRMED"] {
         assert!(!input.contains(words), "{words}: {input}");
     }
 }

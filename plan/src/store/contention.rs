@@ -50,17 +50,17 @@ fn outer_addresses(service: &Service) -> impl Iterator<Item = IpAddr> {
     service.external.iter().chain(&service.load_balancer).copied()
 }
 
-/// All but node ports, with short circuits.
+/// All but node ports, with internal frontends.
 fn frontends(service: &Service, settings: &Settings) -> impl Iterator<Item = Frontend> {
     let has_fast_path = settings.has_fast_path();
-    let has_short_circuits = has_fast_path || service.is_external_policy_local();
+    let has_internal_frontends = has_fast_path || service.is_external_policy_local();
     let cluster = Family::BOTH.into_iter().filter_map(|family| service.cluster_address(family));
     let cluster = cluster.map(move |address| (address, has_fast_path));
-    let outer = outer_addresses(service).map(move |address| (address, has_short_circuits));
-    let addresses = cluster.chain(outer).flat_map(|(address, has_short_circuits)| {
-        let short_circuits =
-            settings.short_circuits_of(address).filter(move |_| has_short_circuits);
-        [address].into_iter().chain(short_circuits)
+    let outer = outer_addresses(service).map(move |address| (address, has_internal_frontends));
+    let addresses = cluster.chain(outer).flat_map(|(address, has_internal_frontends)| {
+        let internal_frontends =
+            settings.internal_frontends_of(address).filter(move |_| has_internal_frontends);
+        [address].into_iter().chain(internal_frontends)
     });
     addresses.flat_map(|address| {
         service.ports.iter().map(move |port| Frontend {

@@ -1,5 +1,5 @@
-//! Addresses that this node, other nodes and endpoints have: no Service is served there, or has a short
-//! circuit there.
+//! Addresses that this node, other nodes and endpoints have: no Service is served there, or has an internal
+//! frontend there.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -73,7 +73,7 @@ impl Store {
         }
     }
 
-    /// Notes the endpoints that a slice had inside the networks of short circuits, and has now.
+    /// Notes the endpoints that a slice had inside the networks of internal frontends, and has now.
     pub(super) fn note_inside(&mut self, former: &[IpAddr], now: &[IpAddr], settings: &Settings) {
         // What is in both stays in use all the time.
         let added = now.iter().filter(|address| self.facts.add_endpoint_inside(**address));
@@ -85,16 +85,16 @@ impl Store {
         }
     }
 
-    /// The networks of short circuits that are known to have pods inside.
+    /// The networks of internal frontends that are known to have pods inside.
     pub(super) fn networks_with_pods(&self, settings: &Settings) -> Vec<IpNet> {
         let networks = Family::BOTH.into_iter();
-        let networks = networks.filter_map(|family| settings.short_circuit_networks.of(family));
+        let networks = networks.filter_map(|family| settings.internal_frontend_networks.of(family));
         networks.filter(|network| self.facts.has_pods_inside(network)).collect()
     }
 
     /// Has the Services planned again that depend on these networks of pods, which have come or gone: none
-    /// has an external address inside of them, or a short circuit near them. So far these networks of short
-    /// circuits had pods inside.
+    /// has an external address inside of them, or an internal frontend near them. So far these networks of internal
+    /// frontends had pods inside.
     pub(super) fn dirty_near_pods(
         &mut self,
         mut changed: Vec<IpNet>,
@@ -112,7 +112,7 @@ impl Store {
         self.dirty.extend(self.index.with_outer_addresses_in(&changed));
     }
 
-    /// Has the Services planned again that have an address, or would have a short circuit there.
+    /// Has the Services planned again that have an address, or would have an internal frontend there.
     pub(super) fn dirty_address(&mut self, address: IpAddr, settings: &Settings) {
         let services = self.depending_on(address, settings);
         self.dirty.extend(services);
@@ -123,13 +123,13 @@ impl Store {
         self.index.with_address(address).next().is_some()
     }
 
-    /// Returns the Services that have an address, or would have a short circuit there.
+    /// Returns the Services that have an address, or would have an internal frontend there.
     fn depending_on(&self, address: IpAddr, settings: &Settings) -> Vec<ServiceName> {
         let mut services: Vec<ServiceName> = self.index.with_address(address).cloned().collect();
         let family = Family::of(address);
         let mut node_ports = self.facts.node_port_addresses(family);
-        if settings.short_circuit_networks.around(address).is_some()
-            && node_ports.any(|own| settings.short_circuits_of(own).any(|it| it == address))
+        if settings.internal_frontend_networks.around(address).is_some()
+            && node_ports.any(|own| settings.internal_frontends_of(own).any(|it| it == address))
         {
             services.extend(self.index.with_node_ports(family).cloned());
         }
@@ -137,9 +137,9 @@ impl Store {
     }
 }
 
-/// Returns the endpoints of a slice inside the networks of short circuits. Most clusters have none.
+/// Returns the endpoints of a slice inside the networks of internal frontends. Most clusters have none.
 pub(super) fn inside(slice: Option<&EndpointSlice>, settings: &Settings) -> Vec<IpAddr> {
     let endpoints = slice.into_iter().flat_map(|slice| &slice.endpoints);
     let addresses = endpoints.map(|endpoint| endpoint.address);
-    addresses.filter(|it| settings.short_circuit_networks.around(*it).is_some()).collect()
+    addresses.filter(|it| settings.internal_frontend_networks.around(*it).is_some()).collect()
 }

@@ -15,7 +15,7 @@ use crate::settings::Settings;
 #[derive(Debug, Default)]
 pub(super) struct Index {
     /// External and load-balancer addresses: those that are the node's own are not bound. Addresses of
-    /// short circuits: those that are in use are no short circuits.
+    /// internal frontends: those that are in use are no internal frontends.
     by_address: BTreeMap<IpAddr, BTreeSet<ServiceName>>,
     node_ports_v4: BTreeSet<ServiceName>,
     node_ports_v6: BTreeSet<ServiceName>,
@@ -109,13 +109,13 @@ fn chosen_scheduler(service: &Service) -> Option<&SchedulerName> {
     service.overrides.as_ref()?.scheduler.as_ref()
 }
 
-/// Returns the addresses outside, and those of short circuits. Only on the fast path, cluster addresses have some.
+/// Returns the addresses outside, and those of internal frontends. Only on the fast path, cluster addresses have some.
 fn addresses(service: &Service, settings: &Settings) -> impl Iterator<Item = IpAddr> {
     let outer = service.external.iter().chain(&service.load_balancer).copied();
-    let outer = outer.flat_map(|it| [it].into_iter().chain(settings.short_circuits_of(it)));
+    let outer = outer.flat_map(|it| [it].into_iter().chain(settings.internal_frontends_of(it)));
     let cluster = Family::BOTH.into_iter().filter_map(|family| service.cluster_address(family));
     let cluster = cluster.filter(|_| settings.has_fast_path());
-    outer.chain(cluster.filter_map(|it| settings.short_circuit_networks.address_for(it)))
+    outer.chain(cluster.filter_map(|it| settings.internal_frontend_networks.address_for(it)))
 }
 
 fn node_port_families(service: &Service) -> impl Iterator<Item = Family> {

@@ -150,7 +150,7 @@ fn rules_of_ipv6_are_as_saved() {
 }
 
 #[test]
-fn pods_outside_of_the_source_ranges_have_no_short_circuit() {
+fn pods_outside_of_the_source_ranges_have_no_internal_frontend() {
     let chain = PortalChain::AddressesOfArriving;
     let pods = LocalTraffic::Cidr("10.244.0.0/16".parse().unwrap());
     let sources = |ranges: &[&str]| {

@@ -166,7 +166,7 @@ fn take_over(
     }
     let sets = || settings.families.iter().flat_map(|family| SetId::all(*family));
     let (leading, others): (Vec<SetId>, Vec<SetId>) =
-        sets().partition(|set| set.kind.leads_to_short_circuits());
+        sets().partition(|set| set.kind.leads_to_internal_frontends());
     for set in leading {
         loop {
             let part = found.excess_entries(set, 2, planner.desired(), &settings);
@@ -422,12 +422,12 @@ proptest! {
         damages in proptest::collection::vec(damage(), 0..12),
         limit in limit(),
     ) {
-        // Of a short circuit in other networks, only its address on the interface tells, or inside
+        // Of an internal frontend in other networks, only its address on the interface tells, or inside
         // a route.
         let takes_addresses =
             |damage: &Damage| matches!(damage, Damage::LinkRemoved | Damage::AddressGone(_) | Damage::RoutesGone);
         if damages.iter().any(takes_addresses) {
-            former.short_circuit_networks = settings.short_circuit_networks;
+            former.internal_frontend_networks = settings.internal_frontend_networks;
         }
         let mut found = from_scratch(&former, &World::after(former_groups.iter().flatten()));
         for damage in &damages {

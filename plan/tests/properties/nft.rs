@@ -104,8 +104,8 @@ proptest! {
                 let is_known = client == Client::Node && {
                     // That there is no endpoint is said before it is asked who may have one.
                     let is_told = is_in(SetKind::NoEndpoints) && expected == [Fate::Dropped].into();
-                    // The address of a short circuit is refused to those who are not led there.
-                    let networks = iptables.settings().short_circuit_networks;
+                    // The address of an internal frontend is refused to those who are not led there.
+                    let networks = iptables.settings().internal_frontend_networks;
                     (is_told || networks.around(to.ip()).is_some()) && found == refused
                         // A cluster IP that is a load balancer's as well is one to all clients.
                         || is_in(SetKind::ClusterIp) && is_in(SetKind::LoadBalancerFirewall)

@@ -14,7 +14,7 @@ use plan::model::{
     Weights,
 };
 use plan::scheduler::SchedulerName;
-use plan::settings::{LocalDetection, NodePortAddresses, Settings, ShortCircuitNetworks};
+use plan::settings::{InternalFrontendNetworks, LocalDetection, NodePortAddresses, Settings};
 use proptest::collection::{btree_set, vec};
 use proptest::option;
 use proptest::prelude::*;
@@ -23,7 +23,7 @@ use proptest::sample::{select, subsequence};
 pub(crate) const NODE_NAME: &str = "this-node";
 
 /// Addresses that may be on the node's interfaces, and may be a Service's external address as well.
-/// One is the short circuit of an external address.
+/// One is the internal frontend of an external address.
 const LOCAL: [&str; 8] = [
     "127.0.0.1",
     "192.0.2.10",
@@ -53,7 +53,7 @@ pub(crate) const ROUTES: [&str; 4] =
 /// Excluded by some settings.
 pub(crate) const EXCLUDED: &str = "198.51.100.200";
 
-/// Three of them have the same short circuit, which is one of them as well; two others have another
+/// Three of them have the same internal frontend, which is one of them as well; two others have another
 /// one. That of one more is broadcast.
 const OUTER: [&str; 17] = [
     "198.51.100.1",
@@ -184,15 +184,15 @@ pub(crate) fn settings() -> impl Strategy<Value = Settings> {
         vec![Family::V6],
     ]);
     let choices = any::<[bool; 6]>();
-    (families, short_circuit_networks(), choices).prop_map(
+    (families, internal_frontend_networks(), choices).prop_map(
         |(
             families,
-            short_circuit_networks,
+            internal_frontend_networks,
             [excludes, node_ports, maglev, node_cidr, localhost, routes],
         )| {
             let mut settings = Settings::new(NODE_NAME);
             settings.families = families;
-            settings.short_circuit_networks = short_circuit_networks;
+            settings.internal_frontend_networks = internal_frontend_networks;
             if excludes {
                 settings.exclude = vec![IpNet::from(ip(EXCLUDED))];
             }
@@ -216,16 +216,16 @@ pub(crate) fn settings() -> impl Strategy<Value = Settings> {
 }
 
 /// Usually the default networks, which are unused; sometimes one with external addresses, or none.
-fn short_circuit_networks() -> impl Strategy<Value = ShortCircuitNetworks> {
-    let taken = ShortCircuitNetworks {
+fn internal_frontend_networks() -> impl Strategy<Value = InternalFrontendNetworks> {
+    let taken = InternalFrontendNetworks {
         v4: "198.51.100.0/24".parse().ok(),
-        ..ShortCircuitNetworks::default()
+        ..InternalFrontendNetworks::default()
     };
     select(vec![
-        ShortCircuitNetworks::default(),
-        ShortCircuitNetworks::default(),
+        InternalFrontendNetworks::default(),
+        InternalFrontendNetworks::default(),
         taken,
-        ShortCircuitNetworks::NONE,
+        InternalFrontendNetworks::NONE,
     ])
 }
 
@@ -397,7 +397,7 @@ fn slice() -> impl Strategy<Value = EndpointSlice> {
 }
 
 /// An endpoint, and the last part of its address, which is of its slice's family. One is where others
-/// would have a short circuit.
+/// would have an internal frontend.
 fn endpoint() -> impl Strategy<Value = (u8, Endpoint)> {
     // Hints say nothing unless all have them.
     let nodes = subsequence(vec![NODE_NAME, "other"], 0..=2);

@@ -218,7 +218,7 @@ fn a_cluster_address_that_is_external_too_is_a_cluster_address() {
             let node = Node::after([applied(&web), sliced(&slice("web-1", "web", endpoints))]);
             let mut found = node.virtual_servers();
             found.extend(node.entries("KUBE-NO-"));
-            found.extend(node.entries("KUBE-SHORT-CIRCUIT"));
+            found.extend(node.entries("KUBE-INTERNAL-FRONTEND"));
             let row = format!("{internal:?}, {external:?}, {endpoints:?}, {is_balanced}");
             check(&row, &found, &[expected]);
             check(&row, &node.addresses(), &["kube-ipvs0 10.96.0.9"]);

@@ -73,7 +73,7 @@ fn external_addresses_for_this_nodes_endpoints() {
     let endpoints = ["10.244.0.2@n1", "10.244.1.2@n2"];
     for (row, service, endpoints, expected) in [
         (
-            "for this node's endpoints, with a short circuit for the cluster's own clients",
+            "for this node's endpoints, with an internal frontend for the cluster's own clients",
             local(&["198.51.100.7"]),
             &endpoints[..],
             &[
@@ -85,7 +85,7 @@ fn external_addresses_for_this_nodes_endpoints() {
                 "KUBE-IPVS-IPS 198.51.100.7",
                 "KUBE-IPVS-IPS 246.51.100.7",
                 "KUBE-EXTERNAL-IP-LOCAL 198.51.100.7,tcp:80",
-                "KUBE-SHORT-CIRCUIT 198.51.100.7,tcp:80",
+                "KUBE-INTERNAL-FRONTEND 198.51.100.7,tcp:80",
                 "KUBE-LOOP-BACK 10.244.0.2,tcp:8080,10.244.0.2",
             ][..],
         ),
@@ -101,7 +101,7 @@ fn external_addresses_for_this_nodes_endpoints() {
                 "KUBE-IPVS-IPS 198.51.100.7",
                 "KUBE-IPVS-IPS 246.51.100.7",
                 "KUBE-EXTERNAL-IP-LOCAL 198.51.100.7,tcp:80",
-                "KUBE-SHORT-CIRCUIT 198.51.100.7,tcp:80",
+                "KUBE-INTERNAL-FRONTEND 198.51.100.7,tcp:80",
                 "KUBE-NO-LOCAL-ENDPOINTS 198.51.100.7,tcp:80",
             ],
         ),
@@ -155,7 +155,7 @@ fn load_balancers_addresses() {
                 "KUBE-IPVS-IPS 251.0.113.5",
                 "KUBE-LOAD-BALANCER 203.0.113.5,tcp:80",
                 "KUBE-LOAD-BALANCER-LOCAL 203.0.113.5,tcp:80",
-                "KUBE-SHORT-CIRCUIT 203.0.113.5,tcp:80",
+                "KUBE-INTERNAL-FRONTEND 203.0.113.5,tcp:80",
                 "KUBE-LOOP-BACK 10.244.0.2,tcp:8080,10.244.0.2",
             ],
         ),
@@ -231,7 +231,7 @@ fn source_ranges() {
         ("of the other family only: everybody", &["2001:db8::/32"], false, &[]),
         ("one that holds everybody: everybody", &["10.0.0.0/8", "0.0.0.0/0"], false, &[]),
         (
-            "for this node's endpoints: for the short circuit just the same",
+            "for this node's endpoints: for the internal frontend just the same",
             &["10.0.0.0/8"],
             true,
             &[
@@ -345,9 +345,9 @@ fn a_service_with_everything() {
             "KUBE-NODE-PORT-TCP 30080",
             "KUBE-NODE-PORT-LOCAL-TCP 30080",
             "KUBE-HEALTH-CHECK-NODE-PORT 31000",
-            "KUBE-SHORT-CIRCUIT 198.51.100.7,tcp:80",
-            "KUBE-SHORT-CIRCUIT 203.0.113.5,tcp:80",
-            "KUBE-SHORT-CIRCUIT 192.0.2.10,tcp:30080",
+            "KUBE-INTERNAL-FRONTEND 198.51.100.7,tcp:80",
+            "KUBE-INTERNAL-FRONTEND 203.0.113.5,tcp:80",
+            "KUBE-INTERNAL-FRONTEND 192.0.2.10,tcp:30080",
         ]),
     );
 }

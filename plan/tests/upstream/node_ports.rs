@@ -114,7 +114,7 @@ fn ipv4_node_ports_of_sctp() {
             ],
         },
         Row {
-            name: "SCTP for this node's endpoints, with short circuits",
+            name: "SCTP for this node's endpoints, with internal frontends",
             cluster: "10.96.0.9",
             port: "80:30080/SCTP",
             local: true,
@@ -137,8 +137,8 @@ fn ipv4_node_ports_of_sctp() {
                 "KUBE-NODE-PORT-SCTP-HASH 198.51.100.3,sctp:30080",
                 "KUBE-NODE-PORT-LOCAL-SCTP-HASH 192.0.2.10,sctp:30080",
                 "KUBE-NODE-PORT-LOCAL-SCTP-HASH 198.51.100.3,sctp:30080",
-                "KUBE-SHORT-CIRCUIT 192.0.2.10,sctp:30080",
-                "KUBE-SHORT-CIRCUIT 198.51.100.3,sctp:30080",
+                "KUBE-INTERNAL-FRONTEND 192.0.2.10,sctp:30080",
+                "KUBE-INTERNAL-FRONTEND 198.51.100.3,sctp:30080",
             ],
         },
     ]);
@@ -197,7 +197,7 @@ fn ipv6_node_ports() {
             ],
         },
         Row {
-            name: "SCTP for this node's endpoints, with short circuits",
+            name: "SCTP for this node's endpoints, with internal frontends",
             cluster: "fd00:96::9",
             port: "80:30080/SCTP",
             local: true,
@@ -219,8 +219,8 @@ fn ipv6_node_ports() {
                 "KUBE-6-NODE-PORT-LOCAL-SCTP-HAS 2001:db8:3::3,sctp:30080",
                 "KUBE-6-NO-LOCAL-ENDPOINTS 2001:db8::10,sctp:30080",
                 "KUBE-6-NO-LOCAL-ENDPOINTS 2001:db8:3::3,sctp:30080",
-                "KUBE-6-SHORT-CIRCUIT 2001:db8::10,sctp:30080",
-                "KUBE-6-SHORT-CIRCUIT 2001:db8:3::3,sctp:30080",
+                "KUBE-6-INTERNAL-FRONTEND 2001:db8::10,sctp:30080",
+                "KUBE-6-INTERNAL-FRONTEND 2001:db8:3::3,sctp:30080",
             ],
         },
     ]);

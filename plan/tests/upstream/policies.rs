@@ -7,7 +7,7 @@ use plan::event::Event;
 use plan::model::{OtherNode, Service, ServiceKind, TrafficPolicy};
 use plan::planner::Plan;
 use plan::problem::Problem;
-use plan::settings::{FastPath, RuleForm, Settings, ShortCircuitNetworks};
+use plan::settings::{FastPath, InternalFrontendNetworks, RuleForm, Settings};
 
 use crate::node::{Node, THIS, check, said};
 use crate::words::{CLUSTER, LOCAL, applied, ips, port, removed, service, slice, sliced};
@@ -83,28 +83,34 @@ fn each_side_follows_its_own_policy() {
     const OUTER_LOCAL: &str = "TCP 203.0.113.5:80 rr: 10.244.0.2:8080";
     const OUTER_ELSEWHERE: &str = "TCP 203.0.113.5:80 rr: 10.244.1.2:8080, 10.244.2.2:8080";
     const OUTER_DROPPED: &str = "KUBE-NO-LOCAL-ENDPOINTS 203.0.113.5,tcp:80";
-    const SHORT_CIRCUIT_BOTH: &str = "TCP 251.0.113.5:80 rr: 10.244.0.2:8080, 10.244.1.2:8080";
-    const SHORT_CIRCUIT_ELSEWHERE: &str = "TCP 251.0.113.5:80 rr: 10.244.1.2:8080, 10.244.2.2:8080";
-    const LED: &str = "KUBE-SHORT-CIRCUIT 203.0.113.5,tcp:80";
+    const INTERNAL_FRONTEND_BOTH: &str = "TCP 251.0.113.5:80 rr: 10.244.0.2:8080, 10.244.1.2:8080";
+    const INTERNAL_FRONTEND_ELSEWHERE: &str =
+        "TCP 251.0.113.5:80 rr: 10.244.1.2:8080, 10.244.2.2:8080";
+    const LED: &str = "KUBE-INTERNAL-FRONTEND 203.0.113.5,tcp:80";
     for (internal, external, endpoints, expected) in [
         (CLUSTER, CLUSTER, ONE_HERE, &[CLUSTER_BOTH, OUTER_BOTH][..]),
         (CLUSTER, CLUSTER, NONE_HERE, &[CLUSTER_ELSEWHERE, OUTER_ELSEWHERE]),
         (LOCAL, CLUSTER, ONE_HERE, &[CLUSTER_LOCAL, OUTER_BOTH]),
         (LOCAL, CLUSTER, NONE_HERE, &[CLUSTER_DROPPED, OUTER_ELSEWHERE]),
-        (CLUSTER, LOCAL, ONE_HERE, &[CLUSTER_BOTH, OUTER_LOCAL, SHORT_CIRCUIT_BOTH, LED]),
+        (CLUSTER, LOCAL, ONE_HERE, &[CLUSTER_BOTH, OUTER_LOCAL, INTERNAL_FRONTEND_BOTH, LED]),
         (
             CLUSTER,
             LOCAL,
             NONE_HERE,
-            &[CLUSTER_ELSEWHERE, OUTER_DROPPED, SHORT_CIRCUIT_ELSEWHERE, LED],
+            &[CLUSTER_ELSEWHERE, OUTER_DROPPED, INTERNAL_FRONTEND_ELSEWHERE, LED],
         ),
-        (LOCAL, LOCAL, ONE_HERE, &[CLUSTER_LOCAL, OUTER_LOCAL, SHORT_CIRCUIT_BOTH, LED]),
-        (LOCAL, LOCAL, NONE_HERE, &[CLUSTER_DROPPED, OUTER_DROPPED, SHORT_CIRCUIT_ELSEWHERE, LED]),
+        (LOCAL, LOCAL, ONE_HERE, &[CLUSTER_LOCAL, OUTER_LOCAL, INTERNAL_FRONTEND_BOTH, LED]),
+        (
+            LOCAL,
+            LOCAL,
+            NONE_HERE,
+            &[CLUSTER_DROPPED, OUTER_DROPPED, INTERNAL_FRONTEND_ELSEWHERE, LED],
+        ),
     ] {
         let node = run(&with(internal, external, true), &endpoints);
         let mut found = node.virtual_servers();
         found.extend(node.entries("KUBE-NO-"));
-        found.extend(node.entries("KUBE-SHORT-CIRCUIT"));
+        found.extend(node.entries("KUBE-INTERNAL-FRONTEND"));
         check(&format!("{internal:?}, {external:?}, {endpoints:?}"), &found, expected);
     }
 }
@@ -118,7 +124,7 @@ fn external_traffic_policy_says_nothing_without_something_external() {
         &["TCP 10.96.0.9:80 rr: 10.244.0.2:8080, 10.244.1.2:8080"],
     );
     check("none is refused", &node.entries("KUBE-NO-"), &[]);
-    check("none is led elsewhere", &node.entries("KUBE-SHORT-CIRCUIT"), &[]);
+    check("none is led elsewhere", &node.entries("KUBE-INTERNAL-FRONTEND"), &[]);
 }
 
 /// A change of policy changes lists and never takes away a frontend that stays.
@@ -138,14 +144,14 @@ fn a_policy_may_change() {
             "add real server 10.244.0.2:8080 weight 1 to TCP 251.0.113.5:80",
             "add real server 10.244.1.2:8080 weight 1 to TCP 251.0.113.5:80",
             "add address 251.0.113.5 to kube-ipvs0",
-            "add 203.0.113.5,tcp:80 to set KUBE-SHORT-CIRCUIT",
+            "add 203.0.113.5,tcp:80 to set KUBE-INTERNAL-FRONTEND",
             "remove real server 10.244.1.2:8080 from TCP 10.96.0.9:80",
             "remove real server 10.244.1.2:8080 from TCP 203.0.113.5:80",
         ],
     );
-    let led = said(&plan.ops).iter().position(|op| op.ends_with("KUBE-SHORT-CIRCUIT"));
+    let led = said(&plan.ops).iter().position(|op| op.ends_with("KUBE-INTERNAL-FRONTEND"));
     let bound = said(&plan.ops).iter().position(|op| op.ends_with("kube-ipvs0"));
-    assert!(bound < led, "nobody is led to a short circuit that is not complete");
+    assert!(bound < led, "nobody is led to an internal frontend that is not complete");
     let plan = node.run([applied(&with(CLUSTER, CLUSTER, true))]);
     check(
         "Cluster",
@@ -153,23 +159,23 @@ fn a_policy_may_change() {
         &[
             "add real server 10.244.1.2:8080 weight 1 to TCP 10.96.0.9:80",
             "add real server 10.244.1.2:8080 weight 1 to TCP 203.0.113.5:80",
-            "remove 203.0.113.5,tcp:80 from set KUBE-SHORT-CIRCUIT",
+            "remove 203.0.113.5,tcp:80 from set KUBE-INTERNAL-FRONTEND",
             "remove address 251.0.113.5 from kube-ipvs0",
             "remove virtual server TCP 251.0.113.5:80",
             "remove 203.0.113.5,tcp:80 from set KUBE-LOAD-BALANCER-LOCAL",
             "remove 251.0.113.5 from set KUBE-IPVS-IPS",
         ],
     );
-    let led = said(&plan.ops).iter().position(|op| op.ends_with("KUBE-SHORT-CIRCUIT"));
+    let led = said(&plan.ops).iter().position(|op| op.ends_with("KUBE-INTERNAL-FRONTEND"));
     let unbound = said(&plan.ops).iter().position(|op| op.ends_with("kube-ipvs0"));
-    assert!(led < unbound, "nobody is led to a short circuit that is taken apart");
+    assert!(led < unbound, "nobody is led to an internal frontend that is taken apart");
     assert_eq!(node.kernel, before);
 }
 
 #[test]
-fn without_a_network_for_short_circuits_everybody_gets_this_nodes_endpoints() {
+fn without_a_network_for_internal_frontends_everybody_gets_this_nodes_endpoints() {
     let mut settings = Settings::new(THIS);
-    settings.short_circuit_networks = ShortCircuitNetworks::NONE;
+    settings.internal_frontend_networks = InternalFrontendNetworks::NONE;
     for (row, endpoints, expected) in [
         (
             "one is here",
@@ -193,15 +199,15 @@ fn without_a_network_for_short_circuits_everybody_gets_this_nodes_endpoints() {
         node.run([applied(&with(CLUSTER, LOCAL, true)), sliced(&endpoints)]);
         let mut found = node.virtual_servers();
         found.extend(node.entries("KUBE-NO-"));
-        found.extend(node.entries("KUBE-SHORT-CIRCUIT"));
+        found.extend(node.entries("KUBE-INTERNAL-FRONTEND"));
         check(row, &found, expected);
     }
 }
 
-/// Two addresses that differ in the first bits only have the same short circuit: the older Service's
+/// Two addresses that differ in the first bits only have the same internal frontend: the older Service's
 /// has it, and an Event tells the other one.
 #[test]
-fn a_short_circuit_belongs_to_one_frontend_and_the_other_goes_without() {
+fn a_internal_frontend_belongs_to_one_frontend_and_the_other_goes_without() {
     let older = Service { created: 1, ..with(CLUSTER, LOCAL, true) };
     let second = Service {
         created: 2,
@@ -215,31 +221,32 @@ fn a_short_circuit_belongs_to_one_frontend_and_the_other_goes_without() {
         sliced(&slice("web-1", "web", &NONE_HERE)),
         sliced(&slice("mail-1", "mail", &["10.244.2.2@n3"])),
     ]);
-    let short_circuit = |node: &Node| node.real_servers("TCP 251.0.113.5:80");
-    let led = |node: &Node| node.set("KUBE-SHORT-CIRCUIT").into_iter().collect::<Vec<_>>();
+    let internal_frontend = |node: &Node| node.real_servers("TCP 251.0.113.5:80");
+    let led = |node: &Node| node.set("KUBE-INTERNAL-FRONTEND").into_iter().collect::<Vec<_>>();
     let plan = node.run([applied(&second), applied(&older)]);
     let [(name, problems)] = &plan.problems[..] else { panic!("{:?}", plan.problems) };
     assert_eq!(*name, second.name);
-    let [Problem::ShortCircuitTaken { frontend, short_circuit: taken, owner }] = &problems[..]
+    let [Problem::InternalFrontendTaken { frontend, internal_frontend: taken, owner }] =
+        &problems[..]
     else {
         panic!("{problems:?}")
     };
     assert_eq!(frontend.to_string(), "TCP 219.0.113.5:80");
     assert_eq!((taken.to_string(), owner), ("TCP 251.0.113.5:80".to_owned(), &older.name));
-    assert_eq!(short_circuit(&node).unwrap(), "10.244.1.2:8080, 10.244.2.2:8080");
+    assert_eq!(internal_frontend(&node).unwrap(), "10.244.1.2:8080, 10.244.2.2:8080");
     assert_eq!(led(&node), ["203.0.113.5,tcp:80"]);
 
     let plan = node.run([removed(&older)]);
     assert_eq!(plan.problems, [(second.name.clone(), vec![])]);
-    assert_eq!(short_circuit(&node).unwrap(), "10.244.2.2:8080");
+    assert_eq!(internal_frontend(&node).unwrap(), "10.244.2.2:8080");
     assert_eq!(led(&node), ["219.0.113.5,tcp:80"]);
     node.run([removed(&second)]);
     assert_eq!(node.state(), [].into());
 }
 
-/// On the fast path, a short circuit that is only faster yields to one that a policy promises, without an Event.
+/// On the fast path, an internal frontend that is only faster yields to one that a policy promises, without an Event.
 #[test]
-fn a_short_circuit_that_is_promised_comes_before_one_that_is_faster() {
+fn a_internal_frontend_that_is_promised_comes_before_one_that_is_faster() {
     let faster = Service { created: 1, ..service("web", &["11.0.113.5"]) };
     let promised = Service {
         created: 2,
@@ -264,14 +271,14 @@ fn a_short_circuit_that_is_promised_comes_before_one_that_is_faster() {
         assert!(plan.problems.iter().all(|(_, it)| it.is_empty()), "{:?}", plan.problems);
         assert_eq!(node.real_servers("TCP 251.0.113.5:80").unwrap(), "10.244.2.2:8080");
         let led = ["219.0.113.5,tcp:80", "10.96.0.8,tcp:80"].map(str::to_owned);
-        assert_eq!(node.set("KUBE-SHORT-CIRCUIT"), led.into());
+        assert_eq!(node.set("KUBE-INTERNAL-FRONTEND"), led.into());
     }
 }
 
-/// On the fast path, clients outside are led to a short circuit with this node's endpoints, and those in the cluster to one
+/// On the fast path, clients outside are led to an internal frontend with this node's endpoints, and those in the cluster to one
 /// with all.
 #[test]
-fn on_the_fast_path_a_frontend_of_policy_local_has_two_short_circuits() {
+fn on_the_fast_path_a_frontend_of_policy_local_has_two_internal_frontends() {
     let settings = Settings {
         rule_form: RuleForm::Nftables,
         fast_path: FastPath::Conntrack,
@@ -282,51 +289,53 @@ fn on_the_fast_path_a_frontend_of_policy_local_has_two_short_circuits() {
     let mut node = Node::new(settings);
     node.run([sliced(&slice("web-1", "web", &ONE_HERE)), applied(&web)]);
     let led = ["203.0.113.5,tcp:80".to_owned()];
-    assert!(node.set("KUBE-SHORT-CIRCUIT").is_superset(&led.clone().into()));
-    assert_eq!(node.set("KUBE-SHORT-CIRCUIT-LOCAL"), led.into());
+    assert!(node.set("KUBE-INTERNAL-FRONTEND").is_superset(&led.clone().into()));
+    assert_eq!(node.set("KUBE-INTERNAL-FRONTEND-LOCAL"), led.into());
     let all = node.real_servers("TCP 251.0.113.5:80").unwrap();
     let here = node.real_servers("TCP 243.0.113.5:80").unwrap();
     assert_eq!(node.real_servers("TCP 203.0.113.5:80").unwrap(), here);
     assert!(all.contains(&here) && all != here, "{all}; {here}");
     // Without endpoints here, clients outside are not answered, and those in the cluster are.
     node.run([sliced(&slice("web-1", "web", &NONE_HERE))]);
-    assert_eq!(node.set("KUBE-SHORT-CIRCUIT-LOCAL"), [].into());
-    assert!(node.set("KUBE-SHORT-CIRCUIT").is_superset(&["203.0.113.5,tcp:80".to_owned()].into()));
+    assert_eq!(node.set("KUBE-INTERNAL-FRONTEND-LOCAL"), [].into());
+    assert!(
+        node.set("KUBE-INTERNAL-FRONTEND").is_superset(&["203.0.113.5,tcp:80".to_owned()].into())
+    );
     assert_eq!(node.set("KUBE-NO-LOCAL-ENDPOINTS"), ["203.0.113.5,tcp:80".to_owned()].into());
 }
 
 /// The same of one Service with both addresses.
 #[test]
-fn two_frontends_of_one_service_have_one_short_circuit_between_them() {
+fn two_frontends_of_one_service_have_one_internal_frontend_between_them() {
     let mut web = with(CLUSTER, LOCAL, true);
     web.load_balancer = ips(&["203.0.113.5", "219.0.113.5"]);
     let mut node = Node::after([sliced(&slice("web-1", "web", &NONE_HERE))]);
     let plan = node.run([applied(&web)]);
     let [(_, problems)] = &plan.problems[..] else { panic!("{:?}", plan.problems) };
-    assert!(matches!(&problems[..], [Problem::ShortCircuitTaken { .. }]), "{problems:?}");
-    assert_eq!(node.set("KUBE-SHORT-CIRCUIT"), ["203.0.113.5,tcp:80".to_owned()].into());
+    assert!(matches!(&problems[..], [Problem::InternalFrontendTaken { .. }]), "{problems:?}");
+    assert_eq!(node.set("KUBE-INTERNAL-FRONTEND"), ["203.0.113.5,tcp:80".to_owned()].into());
     let endpoints = node.real_servers("TCP 251.0.113.5:80");
     assert_eq!(endpoints.unwrap(), "10.244.1.2:8080, 10.244.2.2:8080");
 }
 
 /// 255.255.255.255 is everybody's: packets that really go there would no longer.
 #[test]
-fn no_short_circuit_is_at_an_address_that_no_host_can_have() {
+fn no_internal_frontend_is_at_an_address_that_no_host_can_have() {
     for address in ["15.255.255.255", "31.255.255.255"] {
         let web = Service { external: ips(&[address]), ..with(CLUSTER, LOCAL, false) };
         let mut node = Node::after([sliced(&slice("web-1", "web", &NONE_HERE))]);
         let plan = node.run([applied(&web)]);
         let [(_, problems)] = &plan.problems[..] else { panic!("{:?}", plan.problems) };
-        assert!(matches!(&problems[..], [Problem::NoShortCircuit { .. }]), "{problems:?}");
+        assert!(matches!(&problems[..], [Problem::NoInternalFrontend { .. }]), "{problems:?}");
         let addresses = ["10.96.0.9", address].map(|it| format!("kube-ipvs0 {it}"));
         assert_eq!(node.addresses(), addresses.into());
-        assert_eq!(node.set("KUBE-SHORT-CIRCUIT"), [].into());
+        assert_eq!(node.set("KUBE-INTERNAL-FRONTEND"), [].into());
     }
 }
 
 /// Submariner's global addresses are there by default.
 #[test]
-fn an_address_inside_the_networks_of_short_circuits_is_served() {
+fn an_address_inside_the_networks_of_internal_frontends_is_served() {
     let mut web = with(CLUSTER, CLUSTER, false);
     web.external = ips(&["242.1.255.251", "feff::1"]);
     web.cluster_v6 = Some("fd00:96::9".parse().unwrap());
@@ -345,7 +354,7 @@ fn an_address_inside_the_networks_of_short_circuits_is_served() {
             "kube-ipvs0 feff::1",
         ],
     );
-    // Clients ask for that one: it comes before a short circuit, for whatever reason that is wanted.
+    // Clients ask for that one: it comes before an internal frontend, for whatever reason that is wanted.
     let mail = Service {
         created: -1,
         kind: ServiceKind::LoadBalancer,
@@ -363,7 +372,7 @@ fn an_address_inside_the_networks_of_short_circuits_is_served() {
         plan.problems
             .iter()
             .flat_map(|(_, it)| it)
-            .any(|it| matches!(it, Problem::ShortCircuitTaken { .. })),
+            .any(|it| matches!(it, Problem::InternalFrontendTaken { .. })),
         "{:?}",
         plan.problems
     );
@@ -371,7 +380,7 @@ fn an_address_inside_the_networks_of_short_circuits_is_served() {
 
 /// Bound here, it could no longer be reached.
 #[test]
-fn an_address_in_use_is_no_short_circuit_and_yields_at_once() {
+fn an_address_in_use_is_no_internal_frontend_and_yields_at_once() {
     let mut web = with(CLUSTER, LOCAL, true);
     web.ports[0].node_port = NonZeroU16::new(30_080);
     let mut node = run(&web, &ONE_HERE);
@@ -420,34 +429,37 @@ fn an_address_in_use_is_no_short_circuit_and_yields_at_once() {
             let is_there = node.real_servers(frontend).is_some();
             assert_ne!(is_there, yielding.contains(&frontend), "{row}: {frontend}");
         }
-        assert_eq!(node.set("KUBE-SHORT-CIRCUIT").len(), 2 - yielding.len(), "{row}");
+        assert_eq!(node.set("KUBE-INTERNAL-FRONTEND").len(), 2 - yielding.len(), "{row}");
         let bound = node.addresses();
         let n_inside = bound.iter().filter(|it| it.contains(" 251.") || it.contains(" 240."));
         assert_eq!(n_inside.count(), 2 - yielding.len(), "{row}: {bound:?}");
         let [(_, problems)] = &plan.problems[..] else { panic!("{row}: {:?}", plan.problems) };
         assert_eq!(problems.len(), yielding.len(), "{row}: {problems:?}");
-        assert!(problems.iter().all(|it| matches!(it, Problem::NoShortCircuit { .. })), "{row}");
+        assert!(
+            problems.iter().all(|it| matches!(it, Problem::NoInternalFrontend { .. })),
+            "{row}"
+        );
         node.run([goes]);
         assert_eq!(node.kernel, before, "{row}");
     }
 }
 
-/// No host should use the networks of short circuits. A node that does keeps its own address.
+/// No host should use the networks of internal frontends. A node that does keeps its own address.
 #[test]
-fn an_address_of_the_node_is_no_short_circuit() {
+fn an_address_of_the_node_is_no_internal_frontend() {
     let mut node = run(&with(CLUSTER, LOCAL, true), &ONE_HERE);
     let before = node.kernel.clone();
     let plan = node.run([Event::LocalAddresses(ips(&["192.0.2.10", "251.0.113.5"]))]);
     assert_eq!(node.real_servers("TCP 251.0.113.5:80"), None);
-    assert_eq!(node.set("KUBE-SHORT-CIRCUIT"), [].into());
+    assert_eq!(node.set("KUBE-INTERNAL-FRONTEND"), [].into());
     check("bound", &node.addresses(), &["kube-ipvs0 10.96.0.9", "kube-ipvs0 203.0.113.5"]);
     let [(_, problems)] = &plan.problems[..] else { panic!("{:?}", plan.problems) };
-    assert!(matches!(&problems[..], [Problem::NoShortCircuit { .. }]), "{problems:?}");
+    assert!(matches!(&problems[..], [Problem::NoInternalFrontend { .. }]), "{problems:?}");
     node.run([Event::LocalAddresses(ips(&["192.0.2.10"]))]);
     assert_eq!(node.kernel, before);
 }
 
-/// Claims to a frontend that another Service has lead no clients to a short circuit.
+/// Claims to a frontend that another Service has lead no clients to an internal frontend.
 #[test]
 fn who_has_lost_a_frontend_leads_nobody_from_it() {
     let older = Service { created: 1, ..with(CLUSTER, CLUSTER, true) };
@@ -463,14 +475,14 @@ fn who_has_lost_a_frontend_leads_nobody_from_it() {
         sliced(&slice("web-1", "web", &ONE_HERE)),
         sliced(&slice("mail-1", "mail", &["10.244.0.8@n1"])),
     ]);
-    assert_eq!(node.set("KUBE-SHORT-CIRCUIT"), ["203.0.113.5,tcp:80".to_owned()].into());
+    assert_eq!(node.set("KUBE-INTERNAL-FRONTEND"), ["203.0.113.5,tcp:80".to_owned()].into());
     node.run([applied(&older)]);
-    assert_eq!(node.set("KUBE-SHORT-CIRCUIT"), [].into());
+    assert_eq!(node.set("KUBE-INTERNAL-FRONTEND"), [].into());
     assert_eq!(
         node.real_servers("TCP 203.0.113.5:80").unwrap(),
         "10.244.0.2:8080, 10.244.1.2:8080"
     );
     node.run([removed(&older)]);
-    assert_eq!(node.set("KUBE-SHORT-CIRCUIT"), ["203.0.113.5,tcp:80".to_owned()].into());
+    assert_eq!(node.set("KUBE-INTERNAL-FRONTEND"), ["203.0.113.5,tcp:80".to_owned()].into());
     assert_eq!(node.real_servers("TCP 203.0.113.5:80").unwrap(), "10.244.0.8:8080");
 }

@@ -79,7 +79,7 @@ fn nothing_is_accepted_before_it_could_be_marked() {
             &[
                 ["KUBE-CLUSTER-IP", "KUBE-MARK-MASQ"],
                 ["KUBE-CLUSTER-IP", "ACCEPT"],
-                ["KUBE-SHORT-CIRCUIT", "KUBE-SHORT-CIRCUIT"],
+                ["KUBE-INTERNAL-FRONTEND", "KUBE-INTERNAL-FRONTEND"],
                 ["KUBE-LOAD-BALANCER", "KUBE-LOAD-BALANCER"],
                 ["KUBE-LOAD-BALANCER", "ACCEPT"],
                 ["KUBE-EXTERNAL-IP", "KUBE-MARK-MASQ"],

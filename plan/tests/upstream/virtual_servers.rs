@@ -196,7 +196,7 @@ fn session_affinity_is_on_every_frontend() {
     sticky.external_policy = LOCAL;
     node.run([applied(&sticky)]);
     check(
-        "with short circuits",
+        "with internal frontends",
         &node.virtual_servers(),
         &[
             "TCP 10.96.0.9:80 rr persistent 10800: 10.244.1.2:8080",

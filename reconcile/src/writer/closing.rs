@@ -161,7 +161,7 @@ fn to_close(
     let mut seen = HashSet::default();
     let is_open = |(it, _): &(Frontend, bool)| {
         is_local(it.address)
-            && !planner.is_short_circuit(it)
+            && !planner.is_internal_frontend(it)
             && !planned.contains(it)
             && !closing_sets(it).any(|set| planner.desired().has_entry(set, &entry(it)))
             && !is_closed(retry_queue, it)
@@ -253,8 +253,8 @@ pub(super) fn awaited_at(
     let mut missing = Vec::new();
     for unserved in retry_queue.unserved_at(address) {
         match unserved {
-            // Nothing leads to a short circuit yet.
-            Subject::VirtualServer(frontend) if planner.is_short_circuit(&frontend) => {}
+            // Nothing leads to an internal frontend yet.
+            Subject::VirtualServer(frontend) if planner.is_internal_frontend(&frontend) => {}
             Subject::VirtualServer(frontend) => missing.push(frontend),
             Subject::Entry(set, entry) if planner.desired().has_entry(set, &entry) => {
                 return Some(unserved);

@@ -1,8 +1,8 @@
 //! Operations that wait for others: the table of needs ([`awaited`]). Each operation that has to come first and failed
 //! is pending; those that need it become pending, too, and are retried when it is resolved.
 //!
-//! Entries that lead clients to a short circuit are more than held back: those that may be in the set are removed
-//! while the short circuit is not there.
+//! Entries that lead clients to an internal frontend are more than held back: those that may be in the set are removed
+//! while the internal frontend is not there.
 
 use plan::hash::{HashMap, HashSet};
 use plan::kernel_objects::{Entry, Frontend};
@@ -83,7 +83,7 @@ fn awaited(
     }
 }
 
-/// Adds the removals of entries that lead clients to short circuits which turned out not to be
+/// Adds the removals of entries that lead clients to internal frontends which turned out not to be
 /// there. `failed`: subjects of operations that have just been refused.
 pub(super) fn cut_off(
     planner: &Planner,
@@ -91,15 +91,15 @@ pub(super) fn cut_off(
     failed: &HashSet<Subject>,
     leading: &mut Vec<Op>,
 ) {
-    let short_circuits = planner.settings().short_circuit_networks;
+    let internal_frontends = planner.settings().internal_frontend_networks;
     let is_missing = |subject: &&Subject| {
         retry_queue.get(subject).is_some_and(|pending| match pending.op {
-            Op::CreateVirtualServer(short_circuit, _) => {
-                short_circuits.around(short_circuit.address).is_some()
+            Op::CreateVirtualServer(internal_frontend, _) => {
+                internal_frontends.around(internal_frontend.address).is_some()
             }
-            Op::BindAddress(address) => short_circuits.around(address).is_some(),
+            Op::BindAddress(address) => internal_frontends.around(address).is_some(),
             Op::Route(RouteOp::Add(LocalRoute { network, .. })) => {
-                let of_family = short_circuits.of(Family::of_net(&network));
+                let of_family = internal_frontends.of(Family::of_net(&network));
                 of_family.is_some_and(|all| all.contains(&network.addr()))
             }
             _ => false,
@@ -118,9 +118,9 @@ pub(super) fn cut_off(
     }
 }
 
-/// Holds back entries that would lead clients to a short circuit which is still pending. Entries
+/// Holds back entries that would lead clients to an internal frontend which is still pending. Entries
 /// that lead there all the same become removals.
-pub(super) fn await_short_circuits(
+pub(super) fn await_internal_frontends(
     planner: &Planner,
     retry_queue: &mut RetryQueue,
     leading: &mut Vec<Op>,
@@ -152,7 +152,7 @@ pub(super) fn removed_though_desired(planner: &Planner, leading: &[Op]) -> Vec<O
     removed.collect()
 }
 
-/// Has entries added again when their short circuits are there, unless they could not even be
+/// Has entries added again when their internal frontends are there, unless they could not even be
 /// removed.
 pub(super) fn keep_pending(
     planner: &Planner,
@@ -168,17 +168,17 @@ pub(super) fn keep_pending(
     }
 }
 
-/// Returns what serves short circuits that clients may still be led to though no Service wants them, each with the
+/// Returns what serves internal frontends that clients may still be led to though no Service wants them, each with the
 /// entry that leads there.
 fn still_leading(planner: &Planner, retry_queue: &RetryQueue) -> HashMap<Subject, Subject> {
     let mut leading = HashMap::default();
     for (subject, pending) in retry_queue.leading() {
         let Subject::Entry(set, entry) = subject else { continue };
-        let short_circuit = planner.led_to(*set, entry).filter(|_| may_be_there(pending));
+        let internal_frontend = planner.led_to(*set, entry).filter(|_| may_be_there(pending));
         let is_unwanted = |it: &Frontend| planner.desired().owner(it).is_none();
-        if let Some(short_circuit) = short_circuit.filter(is_unwanted) {
-            leading.insert(Subject::VirtualServer(short_circuit), *subject);
-            leading.insert(Subject::Address(short_circuit.address), *subject);
+        if let Some(internal_frontend) = internal_frontend.filter(is_unwanted) {
+            leading.insert(Subject::VirtualServer(internal_frontend), *subject);
+            leading.insert(Subject::Address(internal_frontend.address), *subject);
         }
     }
     leading
@@ -216,8 +216,8 @@ pub(super) fn retry_dependents(
                 retry_queue.retry_now(&Subject::Entry(set, entry), now);
             }
         }
-        Subject::VirtualServer(short_circuit) => {
-            let claim = planner.desired().owning_claim(short_circuit);
+        Subject::VirtualServer(internal_frontend) => {
+            let claim = planner.desired().owning_claim(internal_frontend);
             if let Some((set, entry)) = claim.and_then(|claim| claim.leading_entry()) {
                 retry_queue.retry_now(&Subject::Entry(set, entry), now);
             }
@@ -229,26 +229,26 @@ pub(super) fn retry_dependents(
                     retry_queue.retry_now(&Subject::VirtualServer(marked), now);
                 }
             }
-            let short_circuit = planner.led_to(*set, entry);
+            let internal_frontend = planner.led_to(*set, entry);
             let is_unwanted = |it: &Frontend| planner.desired().owner(it).is_none();
-            if let Some(short_circuit) = short_circuit.filter(is_unwanted) {
-                retry_queue.retry_now(&Subject::VirtualServer(short_circuit), now);
-                retry_queue.retry_now(&Subject::Address(short_circuit.address), now);
+            if let Some(internal_frontend) = internal_frontend.filter(is_unwanted) {
+                retry_queue.retry_now(&Subject::VirtualServer(internal_frontend), now);
+                retry_queue.retry_now(&Subject::Address(internal_frontend.address), now);
             }
         }
         _ => {}
     }
 }
 
-/// Returns what is pending of the short circuit that an entry leads to.
+/// Returns what is pending of the internal frontend that an entry leads to.
 fn missing_for(
     planner: &Planner,
     retry_queue: &RetryQueue,
     set: SetId,
     entry: &Entry,
 ) -> Option<Subject> {
-    let short_circuit = planner.led_to(set, entry)?;
-    planner.needed_at(&short_circuit).find(|it| retry_queue.contains(it))
+    let internal_frontend = planner.led_to(set, entry)?;
+    planner.needed_at(&internal_frontend).find(|it| retry_queue.contains(it))
 }
 
 /// True if an entry with a pending retry may be in its set.

@@ -227,7 +227,7 @@ impl Drain {
         draining.connections = 0;
         draining.tracked_as = tracked_as;
         draining.waits_for_tracked = false;
-        // To a short circuit, all are tracked.
+        // To an internal frontend, all are tracked.
         let is_led_to = tracked_as.is_some_and(|seen| seen != frontend);
         draining.deadlines.retain(|socket, deadline| {
             let Some(found) = actual.and_then(|actual| actual.real_servers.get(socket)) else {

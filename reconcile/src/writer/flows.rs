@@ -294,10 +294,11 @@ fn are_chains_pending(
         && (still_led.contains(frontend) || planner.chain_owner(frontend).is_some_and(is_pending))
 }
 
-/// True if a retry is pending for a frontend's virtual server, or for one of its short circuits.
+/// True if a retry is pending for a frontend's virtual server, or for one of its internal frontends.
 fn is_pending(frontend: &Frontend, planner: &Planner, retry_queue: &RetryQueue) -> bool {
     let is_pending = |frontend| retry_queue.contains(&Subject::VirtualServer(frontend));
     let address = frontend.address;
-    let mut addresses = [address].into_iter().chain(planner.settings().short_circuits_of(address));
+    let mut addresses =
+        [address].into_iter().chain(planner.settings().internal_frontends_of(address));
     addresses.any(|address| is_pending(Frontend { address, ..*frontend }))
 }

@@ -19,7 +19,7 @@ pub(super) enum Step {
     Serve,
     /// Addresses attract clients.
     Bind,
-    /// Entries that lead clients to short circuits, or no longer do.
+    /// Entries that lead clients to internal frontends, or no longer do.
     Lead,
     /// Addresses and routes no longer attract clients.
     Unbind,
@@ -39,7 +39,7 @@ pub(super) fn of(planner: &Planner, mut ops: Vec<Op>, may_wait: bool) -> [(Step,
     let n_marks = ops.iter().position(is_creation).unwrap_or(0);
     let mut serve = ops.split_off(n_marks);
     mark.append(&mut ops);
-    let lead = take(&mut serve, Op::leads_to_short_circuits);
+    let lead = take(&mut serve, Op::leads_to_internal_frontends);
     let (mut unbind, mut remove) = (Vec::new(), Vec::new());
     // Else nothing of what is removed needs anything, and goes with what serves: in a send less.
     if may_wait || serve.iter().any(unbinds) || !lead.is_empty() || !bind.is_empty() {
@@ -57,12 +57,12 @@ pub(super) fn of(planner: &Planner, mut ops: Vec<Op>, may_wait: bool) -> [(Step,
     ]
 }
 
-/// True if it stops leading clients to what is another frontend's short circuit now. That gets other real servers next.
+/// True if it stops leading clients to what is another frontend's internal frontend now. That gets other real servers next.
 fn gives_up(planner: &Planner, op: &Op) -> bool {
     let Op::RemoveEntry(set, entry) = op else { return false };
-    let short_circuit = planner.led_to(*set, entry);
-    let claim = short_circuit.and_then(|it| planner.desired().owning_claim(&it));
-    claim.is_some_and(|claim| claim.short_circuit_of != entry.frontend())
+    let internal_frontend = planner.led_to(*set, entry);
+    let claim = internal_frontend.and_then(|it| planner.desired().owning_claim(&it));
+    claim.is_some_and(|claim| claim.internal_frontend_of != entry.frontend())
 }
 
 fn take(ops: &mut Vec<Op>, is_of_step: impl Fn(&Op) -> bool) -> Vec<Op> {

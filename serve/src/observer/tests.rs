@@ -283,7 +283,7 @@ fn what_should_be_there_is_counted() {
     assert_eq!(
         world.value("kube_ipvs_addresses"),
         3.0,
-        "cluster, load balancer, and its short circuit"
+        "cluster, load balancer, and its internal frontend"
     );
     let gaps = "kubeproxy_sync_proxy_rules_no_local_endpoints_total";
     let gap = |policy| format!("{gaps}{{ip_family=\"IPv4\",traffic_policy=\"{policy}\"}}");

@@ -158,7 +158,7 @@ fn could_be_another_nodes(event: &SourceEvent) -> bool {
     }
 }
 
-/// True if it matters which networks the pods of other nodes have: no short circuit is there.
+/// True if it matters which networks the pods of other nodes have: no internal frontend is there.
 pub(super) fn depends_on_pod_networks(event: &SourceEvent) -> bool {
     match event {
         SourceEvent::Change(Event::ServiceApplied(service)) => service.is_external_policy_local(),

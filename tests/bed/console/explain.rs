@@ -73,7 +73,7 @@ fn restricted(bed: &Bed) -> Service {
 fn packets_do_what_was_explained_in(mode: &str) {
     let local = format!("--cluster-cidr={POD_RANGE_IPV4},{POD_RANGE_IPV6}");
     let decides = match mode {
-        "ipvs" => ["by the short circuit 251.0.113.10:80", "KUBE-SOURCE-RANGES-FIREWALL"],
+        "ipvs" => ["by the internal frontend 251.0.113.10:80", "KUBE-SOURCE-RANGES-FIREWALL"],
         "iptables" => ["in table filter", "KUBE-FW-"],
         _ => ["in table", "-j DROP"],
     };

@@ -115,7 +115,7 @@ fn packets_of_connections_that_go_on_meet_no_hook() {
     }
 }
 
-/// With `externalTrafficPolicy: Local`, clients outside have a short circuit of their own: this node's endpoints see their
+/// With `externalTrafficPolicy: Local`, clients outside have an internal frontend of their own: this node's endpoints see their
 /// addresses.
 #[test]
 fn clients_of_both_policies_are_on_the_fast_path_at_one_frontend() {
@@ -269,7 +269,7 @@ fn connections_go_on_without_ipvs_and_without_their_endpoint_in_the_service() {
 }
 
 #[test]
-fn the_network_of_short_circuits_is_shut_and_a_service_that_is_gone_is_refused() {
+fn the_network_of_internal_frontends_is_shut_and_a_service_that_is_gone_is_refused() {
     let bed = Bed::new();
     bed.manifests.apply(&web(&bed)).unwrap();
     let _proxy = bed.start(&["--cluster-cidr", CLUSTER, NFTABLES, OFFLOAD]);

@@ -12,7 +12,7 @@ use crate::fixture::{Bed, TARGET, annotated, ip};
 
 /// Bit that marks an upper threshold as a deadline.
 const MARK: u64 = 1 << 30;
-/// Short circuit of the Service's first address.
+/// Internal frontend of the Service's first address.
 const LED_TO: &str = "250.96.0.10:80";
 const ASKED: &str = "10.96.0.10:80";
 /// Long enough to start again in.
@@ -89,7 +89,7 @@ fn shown(bed: &Bed, pod: &Host) -> u64 {
     let answer = run(bed, &["service", "default/web", "-o", "json"]).json();
     let frontends = answer["frontends"].as_array().unwrap().iter();
     let of_address = frontends.filter(|it| {
-        let asked = it["shortCircuitOf"].as_str().map(str::to_owned);
+        let asked = it["internalFrontendOf"].as_str().map(str::to_owned);
         let address = format!("{}:{}", it["address"].as_str().unwrap(), it["port"]);
         it["protocol"] == "TCP" && asked.unwrap_or(address) == ASKED
     });
@@ -166,7 +166,7 @@ fn connections_that_ipvs_has_forgotten_are_counted_and_end_at_the_deadline_and_n
         });
         end(&bed, &[LED_TO], goes, &mut connections);
 
-        // The last endpoint takes the short circuit with it.
+        // The last endpoint takes the internal frontend with it.
         forget(&bed, LED_TO, stays);
         assert!(others.iter_mut().all(|it| it.say().is_ok()), "{path}");
         bed.manifests.apply(&without(&bed, &[goes, stays])).unwrap();

@@ -174,7 +174,7 @@ fn state_that_other_programs_delete_is_repaired_and_connections_go_on_or_are_res
     let proxy = bed.start(&ARGUMENTS);
     a_flush_of_conntrack(&bed);
     a_full_conntrack_table(&bed);
-    a_deleted_short_circuit(&bed);
+    a_deleted_internal_frontend(&bed);
     a_deleted_flow_table(&bed);
     deleted_tables(&bed);
     let (mut idle, mut busy) = (open(&bed), open(&bed));
@@ -257,17 +257,17 @@ fn a_full_conntrack_table(bed: &Bed) {
     require(&mut all, "conntrack has room again", |_| Next::GoesOn);
 }
 
-fn a_deleted_short_circuit(bed: &Bed) {
+fn a_deleted_internal_frontend(bed: &Bed) {
     let mut all = open(bed);
     bed.tool("ipvsadm", &["-D", "-t", "250.96.0.10:80"]);
     bed.tool("ipvsadm", &["-D", "-u", "[feff:96::10]:80"]);
-    require(&mut all, "short circuits deleted", |_| Next::GoesOn);
-    bed.wait_until("the short circuits are back", || {
+    require(&mut all, "internal frontends deleted", |_| Next::GoesOn);
+    bed.wait_until("the internal frontends are back", || {
         let servers = bed.virtual_servers();
         servers.contains("TCP  250.96.0.10:80") && servers.contains("UDP  [feff:96::10]:80")
     });
-    require_new_ones(bed, "short circuits are back");
-    require(&mut all, "short circuits are back", |_| Next::GoesOn);
+    require_new_ones(bed, "internal frontends are back");
+    require(&mut all, "internal frontends are back", |_| Next::GoesOn);
 }
 
 fn a_deleted_flow_table(bed: &Bed) {

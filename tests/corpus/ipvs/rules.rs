@@ -11,7 +11,7 @@ use crate::saved::{Saved, difference};
 
 /// Sets and chains that kube-proxy does not have: rules about them are ours.
 const OWN: [&str; 4] =
-    ["SHORT-CIRCUIT", "-NO-ENDPOINTS", "-NO-LOCAL-ENDPOINTS", "conntrack --ctstate DNAT"];
+    ["INTERNAL-FRONTEND", "-NO-ENDPOINTS", "-NO-LOCAL-ENDPOINTS", "conntrack --ctstate DNAT"];
 
 /// Exception: kube-proxy has most rules about a set only while the set has entries. Here they are
 /// constant.

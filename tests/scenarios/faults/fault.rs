@@ -15,7 +15,7 @@ use plan::op::{Op, PartKind};
 use plan::routes::{LocalRoute, RouteOp};
 use plan::sets::SetId;
 
-use crate::short_circuits::misleads;
+use crate::internal_frontends::misleads;
 
 /// A reading, and the family that it is of.
 pub(super) type Reading = (KernelRead, Option<Family>);
@@ -70,7 +70,7 @@ pub(super) struct Seen {
     pub(super) struck: bool,
     /// True if the life is over: a fault that has not happened by then is not to happen any more.
     pub(super) over: bool,
-    /// Operations that would have led clients to a short circuit that is not there.
+    /// Operations that would have led clients to an internal frontend that is not there.
     pub(super) misleading: Vec<String>,
     /// Number of requests that the closed socket still concerns.
     closed: usize,

@@ -23,7 +23,7 @@ use tokio::time::Instant;
 
 use super::fault::{Case, Fault, Seen};
 use super::quiet_time;
-use crate::short_circuits::local;
+use crate::internal_frontends::local;
 use crate::world::{NODE_ADDRESS, World, frontend, node_port_service, service, settings_in, slice};
 
 const STEPS: usize = 14;

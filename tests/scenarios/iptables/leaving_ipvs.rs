@@ -309,13 +309,14 @@ async fn a_virtual_server_that_cannot_be_removed_is_looked_at_more_and_more_seld
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_short_circuit_goes_at_once() {
+async fn a_internal_frontend_goes_at_once() {
     let services = cluster();
     let world = World::in_sync(&services).await;
-    let short_circuit = Frontend { address: [240, 96, 0, 1].into(), ..frontend(1, Protocol::Tcp) };
+    let internal_frontend =
+        Frontend { address: [240, 96, 0, 1].into(), ..frontend(1, Protocol::Tcp) };
     world.fake.disturb(|actual| {
         let server = actual.virtual_servers[&frontend(1, Protocol::Tcp)].clone();
-        actual.virtual_servers.insert(short_circuit, server);
+        actual.virtual_servers.insert(internal_frontend, server);
         for server in actual.virtual_servers.values_mut() {
             server.real_servers.values_mut().for_each(|found| found.connections = 3);
         }
@@ -323,7 +324,7 @@ async fn a_short_circuit_goes_at_once() {
     let mut world = switch(world, Mode::Iptables, Pace::default(), &services).await;
     world.until("drains", |status, _| status.n_left_by_ipvs.is_some()).await;
     let left = world.fake.actual().virtual_servers;
-    assert!(!left.contains_key(&short_circuit));
+    assert!(!left.contains_key(&internal_frontend));
     assert_eq!(left.len(), 2, "those for TCP drain: {:?}", left.keys());
 }
 

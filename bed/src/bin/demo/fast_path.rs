@@ -67,9 +67,9 @@ pub(crate) fn show(
     let place = manifests.path().join(FILE);
     let before = fs::read_to_string(&place).with_context(|| format!("read {}", place.display()))?;
     manifests.write(FILE, &without_endpoint(&before, &pod.ipv4.to_string())?)?;
-    let short_circuit = "250.96.0.10:80";
+    let internal_frontend = "250.96.0.10:80";
     let gone = eventually(LIMIT, "the endpoint to get nothing new", || {
-        let servers = node.command("ipvsadm", &["-Ln", "-t", short_circuit])?;
+        let servers = node.command("ipvsadm", &["-Ln", "-t", internal_frontend])?;
         let line = servers.lines().find(|line| line.contains(&format!("{}:", pod.ipv4)));
         let weight = line.and_then(|line| line.split_whitespace().nth(3));
         ensure!(weight.is_none_or(|weight| weight == "0"), "its weight is not 0");

@@ -52,7 +52,7 @@ pub(super) struct Found {
 }
 
 /// What IPVS and connection tracking know a connection by: the frontend is another one to IPVS, if the
-/// client was led to a short circuit.
+/// client was led to an internal frontend.
 type Ends = (Protocol, SocketAddr, SocketAddr);
 
 /// Connections of IPVS by their ends.
@@ -251,8 +251,8 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_by_a_short_circuit_is_one_with_what_the_client_asked_for() {
-        // 10.96.0.10:80 to the short circuit 240.96.0.10:80.
+    fn a_connection_by_a_internal_frontend_is_one_with_what_the_client_asked_for() {
+        // 10.96.0.10:80 to the internal frontend 240.96.0.10:80.
         let table = table(&[
             "TCP C0A80064 4E20 F060000A 0050 0AF4010B 1F90 FIN_WAIT        99",
             "TCP C0A80064 0000 F060000A 0050 0AF4010B 1F90 NONE            599",

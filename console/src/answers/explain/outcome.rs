@@ -23,7 +23,7 @@ pub struct Outcome {
     /// Source that the endpoint sees.
     pub seen: Option<Seen>,
     /// Address and port of the virtual server, if the client was led to another one than it asked for.
-    pub short_circuit: Option<SocketAddr>,
+    pub internal_frontend: Option<SocketAddr>,
     /// Rules that led there, in order: those that look into a set, mark, translate or refuse.
     pub rules: Vec<Rule>,
 }
@@ -165,7 +165,7 @@ fn outcome(way: &Way, destination: SocketAddr) -> (Outcome, Option<SocketAddr>) 
         endpoints: Vec::new(),
         more_endpoints: 0,
         seen,
-        short_circuit: balanced.filter(|at| *at != destination),
+        internal_frontend: balanced.filter(|at| *at != destination),
         rules: way.steps.iter().filter_map(rule).collect(),
     };
     (outcome, endpoint)
@@ -194,7 +194,7 @@ impl Outcome {
     fn is_same(&self, other: &Self) -> bool {
         self.reached == other.reached
             && self.seen == other.seen
-            && self.short_circuit == other.short_circuit
+            && self.internal_frontend == other.internal_frontend
     }
 }
 

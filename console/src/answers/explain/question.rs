@@ -157,8 +157,8 @@ impl Chosen {
         let families: Vec<Family> = addresses.iter().map(|it| Family::of(*it)).collect();
         let is_asked_for = |it: &&ExplainedFrontend| {
             let is_of_port = service.ports.get(it.port).is_some_and(|it| question.is_about(it));
-            // Clients are led to a short circuit, and do not ask for it.
-            let is_asked = it.short_circuit_of.is_none();
+            // Clients are led to an internal frontend, and do not ask for it.
+            let is_asked = it.internal_frontend_of.is_none();
             let has_family = families.is_empty() || families.contains(&it.frontend.family());
             is_of_port && is_asked && has_family
         };

@@ -196,15 +196,15 @@ fn endpoints_that_are_not_used_have_the_reason() {
 }
 
 #[test]
-fn a_port_without_endpoints_refuses_and_a_short_circuit_is_named() {
+fn a_port_without_endpoints_refuses_and_a_internal_frontend_is_named() {
     let planner = mk_planner(Mode::Ipvs, "Local", "");
     let dns = explain_with(&planner, &asked("shop/web", Some("53"), Some("pod"))).unwrap();
     let outcome = &dns.frontends[0].clients[0].outcomes[0];
     assert!(matches!(&outcome.reached, Reached::Refused(by) if by == "icmp-port-unreachable"));
     let explanation = explained(&planner, Some("pod"));
     let balancer = explanation.frontends.last().unwrap();
-    let short_circuit = balancer.clients[0].outcomes[0].short_circuit;
-    assert_eq!(short_circuit, Some("251.0.113.10:80".parse().unwrap()));
+    let internal_frontend = balancer.clients[0].outcomes[0].internal_frontend;
+    assert_eq!(internal_frontend, Some("251.0.113.10:80".parse().unwrap()));
 }
 
 #[test]
@@ -238,7 +238,7 @@ fn what_comes_back_by_this_node_is_told_from_what_is_lost() {
         endpoints: endpoints.to_vec(),
         more_endpoints: 0,
         seen: None,
-        short_circuit: None,
+        internal_frontend: None,
         rules: Vec::new(),
     };
     let before = vec![

@@ -9,7 +9,7 @@ use super::{EndpointState, FrontendState};
 use crate::answers::decision::Use;
 use crate::answers::tracked::Tracked;
 
-/// Adds the connections that conntrack carries. They count at the short circuit that their clients are led to, and what IPVS
+/// Adds the connections that conntrack carries. They count at the internal frontend that their clients are led to, and what IPVS
 /// knows of them does not. Without one, they count at the frontend itself: they began when there was one.
 pub(super) fn add_tracked(
     explained: &[ExplainedFrontend],
@@ -76,13 +76,13 @@ mod tests {
         ([10, 244, 0, last], 8_080).into()
     }
 
-    fn explained(frontend: Frontend, short_circuit_of: Option<Frontend>) -> ExplainedFrontend {
+    fn explained(frontend: Frontend, internal_frontend_of: Option<Frontend>) -> ExplainedFrontend {
         ExplainedFrontend {
             frontend,
             origin: Origin::ClusterAddress,
             port: 0,
             policy: TrafficPolicy::Cluster,
-            short_circuit_of,
+            internal_frontend_of,
             owner: None,
             server: None,
             real_servers: Arc::new([]),
@@ -103,7 +103,7 @@ mod tests {
             kind: FrontendKind::ClusterAddress,
             traffic_policy: "Cluster".to_owned(),
             hints: Hints::None,
-            short_circuit_of: None,
+            internal_frontend_of: None,
             taken_by: None,
             scheduler: None,
             persistence_seconds: None,
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_count_once_at_the_short_circuit_and_what_ipvs_knows_of_them_does_not() {
+    fn connections_count_once_at_the_internal_frontend_and_what_ipvs_knows_of_them_does_not() {
         let (asked, led_to) = (frontend(10), frontend(250));
         let all = [explained(asked, None), explained(led_to, Some(asked))];
         let mut states = [
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_short_circuit_they_are_added_to_those_that_ipvs_carries() {
+    fn without_a_internal_frontend_they_are_added_to_those_that_ipvs_carries() {
         let asked = frontend(10);
         let mut states = [state(asked, &[(1, Some(5))])];
         let counts = [(asked, socket(1), count(3, 1)), (frontend(11), socket(1), count(9, 9))];

@@ -156,7 +156,7 @@ fn connections_that_conntrack_carries_count_once_and_not_as_ipvs_knows_them() {
         (frontend(1), gone, count(1, 0)),
         (frontend(7), gone, count(9, 9)),
     ];
-    // The second virtual server is the short circuit of the first one.
+    // The second virtual server is the internal frontend of the first one.
     let tracked = Some(Tracked::of([(frontend(2), frontend(1))], counts));
     let frontends = shown.iter().copied().collect();
     kept.tracked = Some(TrackedReading { at: now, frontends, tracked });

@@ -62,7 +62,7 @@ fn mk_state() -> ServiceState {
             kind: FrontendKind::ClusterAddress,
             traffic_policy: "Cluster".to_owned(),
             hints: Hints::Zone,
-            short_circuit_of: None,
+            internal_frontend_of: None,
             taken_by: None,
             scheduler: Some("rr".to_owned()),
             persistence_seconds: None,

@@ -17,7 +17,7 @@ use plan::op::Op;
 use plan::rule_set::nft;
 use plan::rule_set::{LocalTraffic, RuleSet, RuleSetSettings};
 use plan::sets::{SetId, SetKind};
-use plan::settings::{FastPath, ShortCircuitNetworks};
+use plan::settings::{FastPath, InternalFrontendNetworks};
 
 use crate::RefusalClass;
 use crate::nftables::{OwnTables, own_chains_lead, remove_own_chains, remove_table};
@@ -60,7 +60,7 @@ fn net(text: &str) -> IpNet {
     text.parse().unwrap()
 }
 
-/// Every way to know local traffic, with and without short circuits and routes.
+/// Every way to know local traffic, with and without internal frontends and routes.
 fn settings(family: Family) -> Vec<RuleSetSettings> {
     let [pods, node, route, own] = match family {
         Family::V4 => ["10.244.0.0/16", "10.244.1.0/24", "10.96.0.0/12", "10.96.0.9"],
@@ -77,9 +77,9 @@ fn settings(family: Family) -> Vec<RuleSetSettings> {
     for local in locals {
         let plain = RuleSetSettings::new(false, 14, local.clone(), true).unwrap();
         all.push(plain.clone());
-        let network = ShortCircuitNetworks::default().of(family);
+        let network = InternalFrontendNetworks::default().of(family);
         let own = [own.parse().unwrap()].into_iter().collect();
-        let full = plain.with_short_circuit_network(network).with_health_port(Some(10256));
+        let full = plain.with_internal_frontend_network(network).with_health_port(Some(10256));
         all.push(full.clone().with_routes(vec![net(route)], &own));
         all.push(full.clone().with_fast_path(FastPath::Conntrack));
         all.push(full.with_fast_path(FastPath::Offload));
@@ -264,9 +264,12 @@ fn flow_tables_have_the_devices_that_there_are() {
         ip("link add dummy1 type dummy");
         let mut tables = OwnTables::open(&Family::BOTH).unwrap();
         let fast = |family, path| {
-            let network = ShortCircuitNetworks::default().of(family);
+            let network = InternalFrontendNetworks::default().of(family);
             let settings = RuleSetSettings::new(false, 14, LocalTraffic::Unknown, true).unwrap();
-            RuleSet::new(family, &settings.with_short_circuit_network(network).with_fast_path(path))
+            RuleSet::new(
+                family,
+                &settings.with_internal_frontend_network(network).with_fast_path(path),
+            )
         };
         let write = |tables: &mut OwnTables, path| {
             for family in Family::BOTH {

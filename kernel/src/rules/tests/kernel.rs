@@ -16,7 +16,7 @@ use netlink::Namespace;
 use plan::facts::NodeFacts;
 use plan::rule_set::{ChainDifference, LocalTraffic, RuleSetSettings};
 use plan::sets::{SetId, SetType};
-use plan::settings::{Settings, ShortCircuitNetworks};
+use plan::settings::{InternalFrontendNetworks, Settings};
 
 use super::super::*;
 
@@ -69,7 +69,7 @@ fn mk_rule_set(family: Family) -> RuleSet {
     let settings = RuleSetSettings::new(false, 14, LocalTraffic::Unknown, true).unwrap();
     RuleSet::new(
         family,
-        &settings.with_short_circuit_network(ShortCircuitNetworks::default().of(family)),
+        &settings.with_internal_frontend_network(InternalFrontendNetworks::default().of(family)),
     )
 }
 
@@ -95,11 +95,11 @@ fn mk_every_rule_set(family: Family) -> Vec<RuleSet> {
     ]);
     let rule_set = |(masquerade_all, bit, local, random_fully)| {
         let settings = RuleSetSettings::new(masquerade_all, bit, local, random_fully).unwrap();
-        let network = ShortCircuitNetworks::default().of(family);
+        let network = InternalFrontendNetworks::default().of(family);
         let everywhere = NodeFacts::default().node_port_networks(&Settings::new("node1"), family);
         let complete = settings
             .clone()
-            .with_short_circuit_network(network)
+            .with_internal_frontend_network(network)
             .with_accepted_node_ports(Some(everywhere))
             .with_health_port(Some(10_256));
         let restricted = settings.clone().with_accepted_node_ports(Some(vec![node]));
@@ -135,8 +135,8 @@ fn on_every_kind(test: impl Fn(&Rules) + Sync) {
 fn what_is_saved_is_word_for_word_what_was_written() {
     on_every_kind(|rules| {
         rules.probe(None).unwrap();
-        let network = ShortCircuitNetworks::default().of(rules.family()).unwrap();
-        rules.try_short_circuits(network).unwrap();
+        let network = InternalFrontendNetworks::default().of(rules.family()).unwrap();
+        rules.try_internal_frontends(network).unwrap();
         assert!(!rules.read(&[]).unwrap().contains("KUBE-"), "nothing stays of it");
         let mut rule_sets = mk_every_rule_set(rules.family());
         let rule_set = rule_sets.pop().unwrap();
@@ -238,8 +238,8 @@ fn rules_as_kube_proxy_writes_them_are_ours_already() {
         };
         let local = LocalTraffic::Cidr(cidr.parse().unwrap());
         let settings = RuleSetSettings::new(false, 14, local, true).unwrap();
-        let settings =
-            settings.with_short_circuit_network(ShortCircuitNetworks::default().of(rules.family()));
+        let settings = settings
+            .with_internal_frontend_network(InternalFrontendNetworks::default().of(rules.family()));
         let rule_set = RuleSet::new(rules.family(), &settings);
         let negated = format!("! -s {cidr} ");
         let input = rule_set

@@ -56,7 +56,7 @@ pub(crate) fn supported(settings: &Settings) -> (FastPath, Option<String>) {
 
 /// Returns why no connection can be carried past IPVS, and what to do, in words.
 fn obstacle(settings: &Settings, proc_sys: &Path) -> Option<String> {
-    let has_network = |family: &Family| settings.short_circuit_networks.of(*family).is_some();
+    let has_network = |family: &Family| settings.internal_frontend_networks.of(*family).is_some();
     if !settings.has_tables() {
         return Some(
             "it needs rules in nf_tables. Set ruleBackend to nftables, and restart kube-ipvs"
@@ -65,7 +65,7 @@ fn obstacle(settings: &Settings, proc_sys: &Path) -> Option<String> {
     }
     if !settings.families.iter().any(has_network) {
         return Some(
-            "there is no network for short circuits. Set shortCircuit, and restart kube-ipvs"
+            "there is no network for internal frontends. Set internalFrontend, and restart kube-ipvs"
                 .to_owned(),
         );
     }
@@ -127,8 +127,9 @@ mod tests {
         let slow = wanting(FastPath::Conntrack, RuleForm::Iptables);
         assert!(obstacle(&slow, root.path()).unwrap().contains("ruleBackend"));
         let mut without = fast;
-        (without.short_circuit_networks.v4, without.short_circuit_networks.v6) = (None, None);
-        assert!(obstacle(&without, root.path()).unwrap().contains("shortCircuit"));
+        (without.internal_frontend_networks.v4, without.internal_frontend_networks.v6) =
+            (None, None);
+        assert!(obstacle(&without, root.path()).unwrap().contains("internalFrontend"));
     }
 
     #[test]

@@ -13,9 +13,9 @@ use kernel::linux;
 pub(super) fn spare(settings: &Settings, neighbourhoods: &[IpNet]) -> anyhow::Result<()> {
     if let Some(own) = neighbourhoods.iter().find(|own| settings.is_routed(own.addr())) {
         bail!(
-            "serviceRoutes, or with fastPath shortCircuit.ipv6, has a network around {own}, which is an address of this \
+            "serviceRoutes, or with fastPath internalFrontend.ipv6, has a network around {own}, which is an address of this \
              node and its network: its neighbours would be cut off. Name only what Services use in serviceRoutes \
-             (kube-apiserver's --service-cluster-ip-range), and an unused network in shortCircuit.ipv6"
+             (kube-apiserver's --service-cluster-ip-range), and an unused network in internalFrontend.ipv6"
         );
     }
     Ok(())

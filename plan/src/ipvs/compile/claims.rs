@@ -28,7 +28,7 @@ pub(super) struct Served<'a> {
     pub(super) entries: Vec<(SetId, Entry)>,
     /// The entry that has the rules refuse what is sent there, if there are no real servers.
     pub(super) refusal: Option<(SetId, Entry)>,
-    pub(super) short_circuit_of: Option<Frontend>,
+    pub(super) internal_frontend_of: Option<Frontend>,
     pub(super) kind: ClaimKind,
 }
 
@@ -58,7 +58,8 @@ impl Claims {
         frontend: Frontend,
         served: Served<'_>,
     ) -> Option<Origin> {
-        let Served { origin, real_servers, mut entries, refusal, short_circuit_of, kind } = served;
+        let Served { origin, real_servers, mut entries, refusal, internal_frontend_of, kind } =
+            served;
         match self.claims.entry(frontend) {
             Slot::Vacant(slot) => {
                 entries.extend(refusal);
@@ -71,7 +72,7 @@ impl Claims {
                     server,
                     real_servers,
                     entries: Box::default(),
-                    short_circuit_of,
+                    internal_frontend_of,
                     kind,
                 };
                 slot.insert(Claimed { index, claim, entries });
@@ -79,7 +80,9 @@ impl Claims {
             }
             Slot::Occupied(mut slot) => {
                 let claimed = slot.get_mut();
-                if claimed.index != index || claimed.claim.short_circuit_of != short_circuit_of {
+                if claimed.index != index
+                    || claimed.claim.internal_frontend_of != internal_frontend_of
+                {
                     return None;
                 }
                 claimed.entries.extend(entries);

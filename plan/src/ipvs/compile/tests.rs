@@ -20,15 +20,15 @@ fn servers(compiled: &Compiled) -> Vec<String> {
     claims(compiled).into_iter().map(server).collect()
 }
 
-/// But for those that count only where another Service has the first short circuit.
+/// But for those that count only where another Service has the first internal frontend.
 fn claims(compiled: &Compiled) -> Vec<&Claim> {
     compiled.fragment.claims.iter().collect()
 }
 
 fn bound(compiled: &Compiled) -> Vec<String> {
-    let of_short_circuits = claims(compiled).into_iter().filter_map(Claim::bound);
+    let of_internal_frontends = claims(compiled).into_iter().filter_map(Claim::bound);
     let bound: BTreeSet<_> =
-        compiled.fragment.addresses.iter().copied().chain(of_short_circuits).collect();
+        compiled.fragment.addresses.iter().copied().chain(of_internal_frontends).collect();
     bound.iter().map(ToString::to_string).collect()
 }
 
@@ -87,7 +87,7 @@ fn a_load_balancer_with_everything() {
             "TCP 192.0.2.10:30080 -> 10.244.0.2:8080",
             "TCP 198.51.100.7:80 -> 10.244.0.2:8080",
             "TCP 203.0.113.5:80 -> 10.244.0.2:8080",
-            // Short circuits, for the cluster's own clients.
+            // Internal frontends, for the cluster's own clients.
             "TCP 240.0.2.10:30080 -> 10.244.0.2:8080 10.244.1.2:8080",
             "TCP 246.51.100.7:80 -> 10.244.0.2:8080 10.244.1.2:8080",
             "TCP 251.0.113.5:80 -> 10.244.0.2:8080 10.244.1.2:8080",
@@ -120,9 +120,10 @@ fn a_load_balancer_with_everything() {
     let (of_all, of_node) = (&claims[0].real_servers, &claims[1].real_servers);
     assert!(claims[2..4].iter().all(|claim| Arc::ptr_eq(&claim.real_servers, of_node)));
     assert!(claims[4..].iter().all(|claim| Arc::ptr_eq(&claim.real_servers, of_all)));
-    let short_circuits: Vec<_> = claims.iter().map(|claim| claim.short_circuit_of).collect();
+    let internal_frontends: Vec<_> =
+        claims.iter().map(|claim| claim.internal_frontend_of).collect();
     let expected: Vec<_> = claims[1..4].iter().map(|claim| Some(claim.frontend)).collect();
-    assert_eq!(short_circuits, [vec![None; 4], expected].concat());
+    assert_eq!(internal_frontends, [vec![None; 4], expected].concat());
 }
 
 #[test]
@@ -486,7 +487,7 @@ fn a_service_may_choose_how_it_balances() {
 }
 
 #[test]
-fn all_clients_of_a_service_that_needs_no_ipvs_later_are_led_to_short_circuits() {
+fn all_clients_of_a_service_that_needs_no_ipvs_later_are_led_to_internal_frontends() {
     let settings = Settings {
         mode: Mode::Ipvs,
         rule_form: RuleForm::Nftables,
@@ -498,7 +499,7 @@ fn all_clients_of_a_service_that_needs_no_ipvs_later_are_led_to_short_circuits()
         let compiled = compile(service, &[&slice], &NodeFacts::default(), settings);
         let claims = compiled.fragment.claims.iter();
         let led =
-            claims.filter_map(|it| Some((it.short_circuit_of?.address, it.real_servers.len())));
+            claims.filter_map(|it| Some((it.internal_frontend_of?.address, it.real_servers.len())));
         led.map(|(address, n)| format!("{address} {n}")).collect::<Vec<_>>()
     };
     let mut service = mk_service();
@@ -523,7 +524,7 @@ fn all_clients_of_a_service_that_needs_no_ipvs_later_are_led_to_short_circuits()
     assert_eq!(led(&service, &settings), ["10.96.0.9 2", "203.0.113.5 2"]);
     service.overrides =
         Some(Box::new(Overrides { is_off_fast_path: true, ..Overrides::default() }));
-    // What a policy promises to clients in the cluster needs a short circuit all the same.
+    // What a policy promises to clients in the cluster needs an internal frontend all the same.
     service.external_policy = TrafficPolicy::Local;
     assert_eq!(led(&service, &settings), ["203.0.113.5 2"]);
     // Other clients are led to one with this node's endpoints.
@@ -592,7 +593,7 @@ fn policies_without_local_endpoints_have_no_virtual_server_and_do_not_fall_back(
         refused(&compiled),
         ["KUBE-NO-LOCAL-ENDPOINTS 10.96.0.9,tcp:80", "KUBE-NO-LOCAL-ENDPOINTS 203.0.113.5,tcp:80"]
     );
-    // Without any endpoints there is nothing to wait for, and no short circuit.
+    // Without any endpoints there is nothing to wait for, and no internal frontend.
     assert_eq!(
         refused(&compile_alone(&service)),
         ["KUBE-NO-ENDPOINTS 10.96.0.9,tcp:80", "KUBE-NO-ENDPOINTS 203.0.113.5,tcp:80"]

@@ -30,7 +30,7 @@ struct Former {
     owner: ServiceName,
     server: VirtualServer,
     real_servers: Arc<[RealServer]>,
-    short_circuit_of: Option<Frontend>,
+    internal_frontend_of: Option<Frontend>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,7 +48,7 @@ impl Changes {
                 owner: desired.owner(&frontend)?.clone(),
                 server: claim.server.clone(),
                 real_servers: Arc::clone(&claim.real_servers),
-                short_circuit_of: claim.short_circuit_of,
+                internal_frontend_of: claim.internal_frontend_of,
             })
         });
     }
@@ -114,8 +114,8 @@ impl Changes {
             }
             // A TCP connection to an endpoint that is gone ends by itself.
             if frontend.protocol != Protocol::Tcp && before != after {
-                let was = former.and_then(|former| former.short_circuit_of);
-                let seen = was.or_else(|| desired.owning_claim(&frontend)?.short_circuit_of);
+                let was = former.and_then(|former| former.internal_frontend_of);
+                let seen = was.or_else(|| desired.owning_claim(&frontend)?.internal_frontend_of);
                 flows.insert(seen.unwrap_or(frontend));
             }
         }

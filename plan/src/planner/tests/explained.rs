@@ -33,7 +33,9 @@ fn every_frontend_has_its_policy_and_every_endpoint_its_decisions() {
     let frontends: Vec<_> = explained
         .frontends
         .iter()
-        .map(|it| (it.frontend.to_string(), it.origin, it.policy, it.short_circuit_of.is_some()))
+        .map(|it| {
+            (it.frontend.to_string(), it.origin, it.policy, it.internal_frontend_of.is_some())
+        })
         .collect();
     let (all, here) = (TrafficPolicy::Cluster, TrafficPolicy::Local);
     assert_eq!(

@@ -16,7 +16,7 @@ fn cidr() -> RuleSetSettings {
     let pods = LocalTraffic::Cidr("10.244.1.0/24".parse().unwrap());
     RuleSetSettings::new(false, 14, pods, true)
         .unwrap()
-        .with_short_circuit_network(Some("240.0.0.0/4".parse().unwrap()))
+        .with_internal_frontend_network(Some("240.0.0.0/4".parse().unwrap()))
         .with_health_port(Some(10256))
 }
 
@@ -45,13 +45,13 @@ fn no_rule_depends_on_a_service_and_every_chain_comes_before_what_leads_to_it() 
 }
 
 #[test]
-fn on_the_fast_path_a_frontend_leads_to_its_short_circuit_and_the_flow_table_takes_it() {
+fn on_the_fast_path_a_frontend_leads_to_its_internal_frontend_and_the_flow_table_takes_it() {
     let texts = |path| texts(&cidr().with_fast_path(path), &SourceRanges::default());
     let off = texts(FastPath::Off);
     let led =
         |set: &str, how: &str| format!("  ip daddr . meta l4proto . th dport @{set} dnat {how}\n");
-    let any = led("KUBE-SHORT-CIRCUIT", "prefix to 240.0.0.0/4");
-    let local = led("KUBE-SHORT-CIRCUIT-LOCAL", "to ip daddr ^ 8.0.0.0 | 240.0.0.0");
+    let any = led("KUBE-INTERNAL-FRONTEND", "prefix to 240.0.0.0/4");
+    let local = led("KUBE-INTERNAL-FRONTEND-LOCAL", "to ip daddr ^ 8.0.0.0 | 240.0.0.0");
     assert!(!off.contains(&any) && !off.contains("forward:"), "{off}");
     let conntrack = texts(FastPath::Conntrack);
     assert_eq!(conntrack.matches(&any).count(), 3, "{conntrack}");
@@ -68,6 +68,6 @@ fn on_the_fast_path_a_frontend_leads_to_its_short_circuit_and_the_flow_table_tak
         "dnat to ip6 daddr & feff:ffff:ffff:ffff:ffff:ffff:ffff:ffff ^ 0:8000:: | feff::"
     );
     let forward = "forward:\n  ct direction original ct status dnat ct original ip daddr . meta l4proto . \
-                   ct original proto-dst @KUBE-SHORT-CIRCUIT flow add @flows\n";
+                   ct original proto-dst @KUBE-INTERNAL-FRONTEND flow add @flows\n";
     assert_eq!(texts(FastPath::Offload), conntrack + forward);
 }

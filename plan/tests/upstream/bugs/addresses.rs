@@ -21,7 +21,7 @@ fn bug_1_host_ports_behind_service_addresses() {
     let bound = |node: &Node| -> BTreeSet<String> {
         node.kernel.actual().addresses.iter().map(ToString::to_string).collect()
     };
-    assert_eq!(bound(&node).len(), 5, "with the short circuits");
+    assert_eq!(bound(&node).len(), 5, "with the internal frontends");
     assert_eq!(protected(&node), bound(&node));
     node.run([applied(&web())]);
     assert_eq!(protected(&node), bound(&node));
@@ -175,7 +175,7 @@ fn bug_19_load_balancer_for_local_endpoints_from_inside() {
     ] {
         let node = run(&balanced(LOCAL), endpoints);
         assert_eq!(node.real_servers("TCP 251.0.113.5:80").unwrap(), inside, "{row}");
-        assert_eq!(node.set("KUBE-SHORT-CIRCUIT"), strings(&["203.0.113.5,tcp:80"]), "{row}");
+        assert_eq!(node.set("KUBE-INTERNAL-FRONTEND"), strings(&["203.0.113.5,tcp:80"]), "{row}");
     }
 }
 

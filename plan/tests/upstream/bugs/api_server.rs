@@ -7,7 +7,7 @@ use plan::mode::Mode;
 use plan::model::{EndpointSlice, Node as NodeObject, Service, ServiceName};
 use plan::planner::{Plan, Planner};
 use plan::problem::Problem;
-use plan::settings::{Listener, LocalDetection, Settings, ShortCircuitNetworks};
+use plan::settings::{InternalFrontendNetworks, Listener, LocalDetection, Settings};
 
 use super::{ONE_HERE, node_port, run, web};
 use crate::node::{Node, THIS};
@@ -92,7 +92,7 @@ fn an_endpoint_of_the_api_servers_service_is_no_services_address() {
 fn in_iptables_mode_the_api_servers_port_is_no_services() {
     let settings = Settings {
         mode: Mode::Iptables,
-        short_circuit_networks: ShortCircuitNetworks::NONE,
+        internal_frontend_networks: InternalFrontendNetworks::NONE,
         ..Settings::new(THIS)
     };
     let mut planner = Planner::new(settings);

@@ -268,7 +268,7 @@ fn bug_67_schedulers() {
 fn bug_71_excluded_networks_are_about_what_nobody_wants() {
     let mut settings = Settings::new(THIS);
     settings.exclude = vec!["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()];
-    settings.short_circuit_networks = plan::settings::ShortCircuitNetworks::NONE;
+    settings.internal_frontend_networks = plan::settings::InternalFrontendNetworks::NONE;
     let public = Service {
         external: ips(&["198.51.100.7"]),
         load_balancer: ips(&["203.0.113.5"]),

@@ -121,7 +121,7 @@ impl Drain {
         }
     }
 
-    /// Returns the number of connections of draining real servers. A short circuit and its frontend have the same.
+    /// Returns the number of connections of draining real servers. An internal frontend and its frontend have the same.
     fn n_tracked(&self, counts: &TrackedCounts) -> u64 {
         let tracked = self.draining.iter().filter_map(|(_, it)| Some((it.tracked_as?, it)));
         let sockets = |(seen, draining): (Frontend, &super::Draining)| {
@@ -165,7 +165,7 @@ mod tests {
         Frontend { address: [10, 96, 0, last].into(), protocol: Protocol::Tcp, port: 80 }
     }
 
-    /// The frontend that clients ask, and its short circuit.
+    /// The frontend that clients ask, and its internal frontend.
     fn asked() -> Frontend {
         frontend(10)
     }

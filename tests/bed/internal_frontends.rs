@@ -1,4 +1,4 @@
-//! Local clients are led to a short circuit only while the kernel has all of it.
+//! Local clients are led to an internal frontend only while the kernel has all of it.
 
 use bed::{Connection, Namespace, Protocol, Question, Server, Service};
 
@@ -13,9 +13,9 @@ fn refuse_ipv6(bed: &Bed, does: bool) {
     bed.tool("ip", &["link", "set", "kube-ipvs0", "mtu", mtu]);
 }
 
-/// True if clients in the cluster are led to the short circuit of an IPv6 node port.
+/// True if clients in the cluster are led to the internal frontend of an IPv6 node port.
 fn are_led(bed: &Bed) -> bool {
-    bed.entries().iter().any(|entry| entry.starts_with("KUBE-6-SHORT-CIRCUIT "))
+    bed.entries().iter().any(|entry| entry.starts_with("KUBE-6-INTERNAL-FRONTEND "))
 }
 
 /// Asks the node port of both families from a pod and from the node itself: by IPv4 they always get
@@ -32,10 +32,11 @@ fn assert_local_clients_get(bed: &Bed, by_ipv6: &[(&str, usize)]) {
     }
 }
 
-/// A node port is at the node's own addresses, so that only its short circuit needs an address on
+/// A node port is at the node's own addresses, so that only its internal frontend needs an address on
 /// kube-ipvs0.
 #[test]
-fn local_clients_get_this_nodes_endpoints_while_the_kernel_refuses_the_short_circuits_address() {
+fn local_clients_get_this_nodes_endpoints_while_the_kernel_refuses_the_internal_frontends_address()
+{
     let bed = Bed::new();
     bed.tool("ip", &["link", "add", "kube-ipvs0", "type", "dummy"]);
     refuse_ipv6(&bed, true);
@@ -47,19 +48,19 @@ fn local_clients_get_this_nodes_endpoints_while_the_kernel_refuses_the_short_cir
     let _proxy = bed.start(&[]);
     let (here, all) = (&[("pod1-1", 4)][..], &[("pod1-1", 2), ("pod2-1", 2)][..]);
     // Its virtual server is there all the same.
-    let short_circuit = "TCP  [feff:192::11]:30600";
-    assert!(bed.virtual_servers().contains(short_circuit), "{}", bed.virtual_servers());
+    let internal_frontend = "TCP  [feff:192::11]:30600";
+    assert!(bed.virtual_servers().contains(internal_frontend), "{}", bed.virtual_servers());
     assert!(!are_led(&bed), "{:?}", bed.entries());
     assert_local_clients_get(&bed, here);
 
     refuse_ipv6(&bed, false);
-    bed.wait_until("they are led to the short circuit", || are_led(&bed));
+    bed.wait_until("they are led to the internal frontend", || are_led(&bed));
     assert_local_clients_get(&bed, all);
 
     // This takes the addresses away, and they are refused again.
     refuse_ipv6(&bed, true);
-    bed.wait_until("they are no longer led to the short circuit", || !are_led(&bed));
-    assert!(bed.virtual_servers().contains(short_circuit), "{}", bed.virtual_servers());
+    bed.wait_until("they are no longer led to the internal frontend", || !are_led(&bed));
+    assert!(bed.virtual_servers().contains(internal_frontend), "{}", bed.virtual_servers());
     assert_local_clients_get(&bed, here);
 }
 
@@ -78,18 +79,18 @@ fn a_node_that_leaves_mode_ipvs_removes_them_at_once_and_their_connections_go_on
     let question = Question::tcp((ip(LOCAL), 80));
     let mut connection = Connection::open(pod, question).unwrap();
     assert_eq!(connection.say().unwrap().server, "pod2-1");
-    let short_circuit = || {
+    let internal_frontend = || {
         let table = bed.virtual_servers();
         let mut lines = table.lines().filter_map(|line| line.strip_prefix("TCP  "));
         lines.any(|line| !line.starts_with("10.96.0.61") && !line.starts_with(LOCAL))
     };
-    assert!(short_circuit(), "{}", bed.virtual_servers());
+    assert!(internal_frontend(), "{}", bed.virtual_servers());
     // It is held by IPVS, so that the rest drains.
     let mut held = Connection::open(pod, Question::tcp((ip("10.96.0.61"), 80))).unwrap();
     held.say().unwrap();
     drop(proxy);
     let _proxy = bed.start(&["--proxy-mode=iptables"]);
-    bed.wait_until("the short circuit is gone", || !short_circuit());
+    bed.wait_until("the internal frontend is gone", || !internal_frontend());
     assert!(bed.virtual_servers().contains("10.96.0.61:80"), "{}", bed.virtual_servers());
     for connection in [&mut connection, &mut held] {
         assert_eq!(connection.say().unwrap().server, "pod2-1");

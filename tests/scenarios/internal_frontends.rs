@@ -1,4 +1,4 @@
-//! Clients are led to a short circuit only while it is there.
+//! Clients are led to an internal frontend only while it is there.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,7 @@ use plan::model::{EndpointSlice, Family, Protocol, Service, ServiceKind, Traffic
 use plan::op::{Op, Subject};
 use plan::routes::RouteOp;
 use plan::sets::{SetId, SetKind};
-use plan::settings::{FastPath, RuleForm, Settings, ShortCircuitNetworks};
+use plan::settings::{FastPath, InternalFrontendNetworks, RuleForm, Settings};
 use reconcile::Pace;
 use reconcile::Status;
 
@@ -21,7 +21,7 @@ use crate::closing::opens;
 use crate::world::{World, dual_stack_tcp, service, settings, slice};
 
 /// A load balancer's Service for this node's endpoints, all of which are on another node: only its
-/// short circuit has a virtual server.
+/// internal frontend has a virtual server.
 pub(crate) fn local(number: u16, last_byte: u8) -> Service {
     Service {
         kind: ServiceKind::LoadBalancer,
@@ -32,41 +32,40 @@ pub(crate) fn local(number: u16, last_byte: u8) -> Service {
     }
 }
 
-/// Returns the operation in words if it is wrong now: if it leads clients to a short circuit that
+/// Returns the operation in words if it is wrong now: if it leads clients to an internal frontend that
 /// is not there, or takes away one that they are led to.
 pub(crate) fn misleads(op: &Op, actual: &Actual) -> Option<String> {
     let is_led_there = |like: &dyn Fn(&Frontend) -> bool| {
-        let sets = actual.sets.iter().filter(|(set, _)| set.kind.leads_to_short_circuits());
+        let sets = actual.sets.iter().filter(|(set, _)| set.kind.leads_to_internal_frontends());
         let mut entries = sets.flat_map(|(set, there)| there.entries.iter().map(|it| (*set, *it)));
-        entries.any(|(set, entry)| like(&short_circuit_of(set, &entry)))
+        entries.any(|(set, entry)| like(&internal_frontend_of(set, &entry)))
     };
     let is_wrong = match op {
-        Op::AddEntry(set, entry) if set.kind.leads_to_short_circuits() => {
-            let short_circuit = short_circuit_of(*set, entry);
+        Op::AddEntry(set, entry) if set.kind.leads_to_internal_frontends() => {
+            let internal_frontend = internal_frontend_of(*set, entry);
             let restricted = SetId { kind: SetKind::LoadBalancerFirewall, family: set.family };
-            let is_restricted = actual
-                .sets
-                .get(&restricted)
-                .is_some_and(|there| there.entries.contains(&Entry::AddressPort(short_circuit)));
-            !actual.virtual_servers.contains_key(&short_circuit)
-                || !actual.addresses.contains(&short_circuit.address)
+            let is_restricted = actual.sets.get(&restricted).is_some_and(|there| {
+                there.entries.contains(&Entry::AddressPort(internal_frontend))
+            });
+            !actual.virtual_servers.contains_key(&internal_frontend)
+                || !actual.addresses.contains(&internal_frontend.address)
                 || !is_restricted
         }
         Op::RemoveVirtualServer(frontend) => {
-            is_led_there(&|short_circuit| short_circuit == frontend)
+            is_led_there(&|internal_frontend| internal_frontend == frontend)
         }
         Op::UnbindAddress(address) => {
-            is_led_there(&|short_circuit| short_circuit.address == *address)
+            is_led_there(&|internal_frontend| internal_frontend.address == *address)
         }
         _ => false,
     };
     is_wrong.then(|| op.to_string()).or_else(|| opens(op, actual))
 }
 
-fn short_circuit_of(set: SetId, entry: &Entry) -> Frontend {
+fn internal_frontend_of(set: SetId, entry: &Entry) -> Frontend {
     let Entry::AddressPort(frontend) = entry else { panic!("{entry}") };
-    assert_eq!(set.kind, SetKind::ShortCircuit);
-    let address = ShortCircuitNetworks::default().address_for(frontend.address);
+    assert_eq!(set.kind, SetKind::InternalFrontend);
+    let address = InternalFrontendNetworks::default().address_for(frontend.address);
     Frontend { address: address.unwrap(), ..*frontend }
 }
 
@@ -92,12 +91,12 @@ fn outer() -> Frontend {
     Frontend { address: [198, 51, 100, 5].into(), protocol: Protocol::Tcp, port: 80 }
 }
 
-fn short_circuit() -> Frontend {
+fn internal_frontend() -> Frontend {
     Frontend { address: [246, 51, 100, 5].into(), ..outer() }
 }
 
 fn is_led(actual: &Actual) -> bool {
-    let sets = actual.sets.iter().filter(|(set, _)| set.kind.leads_to_short_circuits());
+    let sets = actual.sets.iter().filter(|(set, _)| set.kind.leads_to_internal_frontends());
     sets.flat_map(|(_, there)| &there.entries).any(|it| *it == Entry::AddressPort(outer()))
 }
 
@@ -107,13 +106,13 @@ fn with_slice(service: Service) -> (Service, EndpointSlice) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn clients_are_led_to_a_short_circuit_only_after_all_of_it_is_there() {
+async fn clients_are_led_to_a_internal_frontend_only_after_all_of_it_is_there() {
     let refused: [Concerns; 3] = [
-        |op| matches!(op, Op::CreateVirtualServer(at, _) if *at == short_circuit()),
-        |op| *op == Op::BindAddress(short_circuit().address),
+        |op| matches!(op, Op::CreateVirtualServer(at, _) if *at == internal_frontend()),
+        |op| *op == Op::BindAddress(internal_frontend().address),
         |op| {
             matches!(op, Op::AddEntry(set, it) if set.kind == SetKind::LoadBalancerFirewall
-            && it.address() == Some(short_circuit().address))
+            && it.address() == Some(internal_frontend().address))
         },
     ];
     for concerns in refused {
@@ -137,18 +136,18 @@ async fn clients_are_led_to_a_short_circuit_only_after_all_of_it_is_there() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_short_circuit_stays_as_long_as_clients_may_be_led_there() {
+async fn a_internal_frontend_stays_as_long_as_clients_may_be_led_there() {
     let (service, endpoints) = with_slice(local(1, 5));
     let mut world = World::in_sync(&[(service.clone(), endpoints)]).await;
     let wrong = watched(&world.fake);
     let is_way =
-        |op: &Op| matches!(op, Op::RemoveEntry(set, _) if set.kind.leads_to_short_circuits());
+        |op: &Op| matches!(op, Op::RemoveEntry(set, _) if set.kind.leads_to_internal_frontends());
     world.fake.refuse(3, RefusalClass::Exhausted, is_way);
     world.send(Event::ServiceRemoved(service.name)).await;
     world.until("pending", |status, _| status.failures == 2).await;
     let actual = world.fake.actual();
-    assert!(is_led(&actual) && actual.virtual_servers.contains_key(&short_circuit()));
-    assert!(actual.addresses.contains(&short_circuit().address));
+    assert!(is_led(&actual) && actual.virtual_servers.contains_key(&internal_frontend()));
+    assert!(actual.addresses.contains(&internal_frontend().address));
     world.until("gone", |status, _| status.pending == 0).await;
     assert_eq!(*wrong.lock().unwrap(), [""; 0]);
     assert_eq!(world.now().failures, 3);
@@ -158,15 +157,15 @@ async fn a_short_circuit_stays_as_long_as_clients_may_be_led_there() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn clients_are_no_longer_led_to_a_short_circuit_that_cannot_be_put_back() {
+async fn clients_are_no_longer_led_to_a_internal_frontend_that_cannot_be_put_back() {
     let takes: [(Take, Concerns); 2] = [
         (
-            |actual| assert!(actual.virtual_servers.remove(&short_circuit()).is_some()),
-            |op| matches!(op, Op::CreateVirtualServer(at, _) if *at == short_circuit()),
+            |actual| assert!(actual.virtual_servers.remove(&internal_frontend()).is_some()),
+            |op| matches!(op, Op::CreateVirtualServer(at, _) if *at == internal_frontend()),
         ),
         (
-            |actual| assert!(actual.addresses.remove(&short_circuit().address)),
-            |op| *op == Op::BindAddress(short_circuit().address),
+            |actual| assert!(actual.addresses.remove(&internal_frontend().address)),
+            |op| *op == Op::BindAddress(internal_frontend().address),
         ),
     ];
     for (take, concerns) in takes {
@@ -183,24 +182,24 @@ async fn clients_are_no_longer_led_to_a_short_circuit_that_cannot_be_put_back() 
     }
 }
 
-/// Two frontends with the same short circuit.
+/// Two frontends with the same internal frontend.
 #[tokio::test(start_paused = true)]
-async fn a_frontend_gets_its_short_circuit_when_that_is_free() {
+async fn a_frontend_gets_its_internal_frontend_when_that_is_free() {
     let first = Service { created: 1, ..local(1, 5) };
     let mut second = local(2, 5);
     second.load_balancer = vec![IpAddr::from([214, 51, 100, 5])];
     let endpoints = slice(&second, &[2]);
     let mut world = World::in_sync(&[with_slice(first.clone()), (second, endpoints)]).await;
     let wrong = watched(&world.fake);
-    world.fake.lose_answers(2, |op| op.subject() == Subject::VirtualServer(short_circuit()));
+    world.fake.lose_answers(2, |op| op.subject() == Subject::VirtualServer(internal_frontend()));
     world.send(Event::ServiceRemoved(first.name)).await;
     world.taken().await;
     world.compared().await;
     world.until("in order", |status, _| status.pending == 0).await;
     assert_eq!(*wrong.lock().unwrap(), [""; 0]);
     let actual = world.fake.actual();
-    assert!(actual.virtual_servers.contains_key(&short_circuit()));
-    let ways = SetId { kind: SetKind::ShortCircuit, family: Family::V4 };
+    assert!(actual.virtual_servers.contains_key(&internal_frontend()));
+    let ways = SetId { kind: SetKind::InternalFrontend, family: Family::V4 };
     let second = Frontend { address: [214, 51, 100, 5].into(), ..outer() };
     assert!(actual.sets[&ways].entries.contains(&Entry::AddressPort(second)));
     world.assert_converged(&[]);
@@ -208,7 +207,7 @@ async fn a_frontend_gets_its_short_circuit_when_that_is_free() {
 
 /// The same, and the one with the better claim comes later.
 #[tokio::test(start_paused = true)]
-async fn nobody_is_led_any_more_to_a_short_circuit_that_another_frontend_gets() {
+async fn nobody_is_led_any_more_to_a_internal_frontend_that_another_frontend_gets() {
     let first = Service { created: 1, ..local(1, 5) };
     let mut second = Service { created: 2, ..local(2, 5) };
     second.load_balancer = vec![IpAddr::from([214, 51, 100, 5])];
@@ -220,16 +219,16 @@ async fn nobody_is_led_any_more_to_a_short_circuit_that_another_frontend_gets() 
     let log = world.fake.take_log();
     let place = |is: &dyn Fn(&Op) -> bool| log.iter().position(is).unwrap();
     let is_led_off =
-        |op: &Op| matches!(op, Op::RemoveEntry(set, _) if set.kind.leads_to_short_circuits());
-    let is_served = |op: &Op| matches!(op, Op::AddRealServer(at, _) if *at == short_circuit());
+        |op: &Op| matches!(op, Op::RemoveEntry(set, _) if set.kind.leads_to_internal_frontends());
+    let is_served = |op: &Op| matches!(op, Op::AddRealServer(at, _) if *at == internal_frontend());
     assert!(place(&is_led_off) < place(&is_served), "{log:?}");
     world.compared().await;
     world.assert_converged(&[]);
 }
 
-/// On the fast path a route stands for all IPv6 addresses of short circuits.
+/// On the fast path a route stands for all IPv6 addresses of internal frontends.
 #[tokio::test(start_paused = true)]
-async fn clients_are_led_to_short_circuits_only_by_a_route_that_is_there() {
+async fn clients_are_led_to_internal_frontends_only_by_a_route_that_is_there() {
     let route: IpNet = "feff::/16".parse().unwrap();
     let settings = Settings {
         rule_form: RuleForm::Nftables,
@@ -250,7 +249,7 @@ async fn clients_are_led_to_short_circuits_only_by_a_route_that_is_there() {
         let mut led = actual
             .sets
             .iter()
-            .filter(|(set, _)| set.kind.leads_to_short_circuits() && set.family == Family::V6);
+            .filter(|(set, _)| set.kind.leads_to_internal_frontends() && set.family == Family::V6);
         led.any(|(_, there)| !there.entries.is_empty())
     };
     world.until("pending", |status, _| status.pending > 0).await;

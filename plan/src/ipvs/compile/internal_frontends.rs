@@ -1,5 +1,5 @@
-//! The short circuits of one Service's frontends: see
-//! [`ShortCircuitNetworks`](crate::settings::ShortCircuitNetworks).
+//! The internal frontends of one Service's frontends: see
+//! [`InternalFrontendNetworks`](crate::settings::InternalFrontendNetworks).
 
 use std::sync::Arc;
 
@@ -13,12 +13,12 @@ use crate::model::Family;
 use crate::problem::Problem;
 use crate::sets::SetKind;
 
-/// Short circuits that a frontend is to have, each with its real servers: none without any, since everybody is refused at
+/// Internal frontends that a frontend is to have, each with its real servers: none without any, since everybody is refused at
 /// the frontend itself then.
 pub(super) type Needed<'e> = [Option<(ClaimKind, &'e Arc<[RealServer]>)>; 2];
 
-/// A short circuit that a frontend is to have.
-pub(super) struct NeededShortCircuit {
+/// An internal frontend that a frontend is to have.
+pub(super) struct NeededInternalFrontend {
     origin: Origin,
     /// The index of the service port that claims it.
     index: usize,
@@ -34,7 +34,7 @@ impl Compiler<'_> {
         real_servers: &'e Arc<[RealServer]>,
     ) -> Needed<'e> {
         let is_needed = self.is_on_fast_path() && !real_servers.is_empty();
-        [is_needed.then_some((ClaimKind::FasterShortCircuit, real_servers)), None]
+        [is_needed.then_some((ClaimKind::FasterInternalFrontend, real_servers)), None]
     }
 
     /// Returns what a frontend for clients outside the cluster needs.
@@ -44,17 +44,17 @@ impl Compiler<'_> {
         };
         match (self.service.is_external_policy_local(), self.is_on_fast_path()) {
             (false, false) => [None, None],
-            (false, true) => [some(ClaimKind::FasterShortCircuit, &choice.cluster), None],
-            (true, false) => [some(ClaimKind::PromisedShortCircuit, &choice.cluster), None],
+            (false, true) => [some(ClaimKind::FasterInternalFrontend, &choice.cluster), None],
+            (true, false) => [some(ClaimKind::PromisedInternalFrontend, &choice.cluster), None],
             (true, true) => [
-                some(ClaimKind::PromisedShortCircuit, &choice.cluster),
-                some(ClaimKind::LocalShortCircuit, &choice.local),
+                some(ClaimKind::PromisedInternalFrontend, &choice.cluster),
+                some(ClaimKind::LocalInternalFrontend, &choice.local),
             ],
         }
     }
 
-    /// Takes note of the short circuits that a frontend is to have.
-    pub(super) fn note_short_circuits(
+    /// Takes note of the internal frontends that a frontend is to have.
+    pub(super) fn note_internal_frontends(
         &mut self,
         origin: Origin,
         port: &PortExposure<'_>,
@@ -63,13 +63,13 @@ impl Compiler<'_> {
         is_restricted: bool,
     ) {
         for (kind, real_servers) in needed.iter().flatten() {
-            let networks = self.settings.short_circuit_networks;
+            let networks = self.settings.internal_frontend_networks;
             let is_there = networks.of(frontend.family()).is_some();
             let is_possible = kind.is_promised() || !self.on_full_path.contains(&frontend);
             if !is_there || !is_possible {
                 continue;
             }
-            let new = || NeededShortCircuit {
+            let new = || NeededInternalFrontend {
                 origin,
                 index: port.index,
                 real_servers: Arc::clone(real_servers),
@@ -80,7 +80,7 @@ impl Compiler<'_> {
         }
     }
 
-    /// True if all clients are led to short circuits. A scheduler that counts connections would count those that begin.
+    /// True if all clients are led to internal frontends. A scheduler that counts connections would count those that begin.
     pub(super) fn is_on_fast_path(&self) -> bool {
         let overrides = self.service.overrides.as_deref();
         let is_off = overrides.is_some_and(|it| it.is_off_fast_path);
@@ -89,23 +89,23 @@ impl Compiler<'_> {
         self.settings.has_fast_path() && !is_off && counts_none
     }
 
-    /// Claims short circuits for all frontends of a family that were noted.
-    pub(super) fn short_circuits(&mut self, family: Family, addresses: &Addresses) {
+    /// Claims internal frontends for all frontends of a family that were noted.
+    pub(super) fn internal_frontends(&mut self, family: Family, addresses: &Addresses) {
         let noted = std::mem::take(&mut self.needed).into_iter();
         let (mut needed, others): (Vec<_>, Vec<_>) =
             noted.partition(|((_, frontend), _)| frontend.family() == family);
         self.needed = others.into_iter().collect();
         needed.sort_by_key(|((kind, frontend), it)| (*kind, it.origin, *frontend));
         for ((kind, frontend), it) in needed {
-            let problem = match self.short_circuit(&frontend, kind) {
-                None => Problem::NoShortCircuit { frontend },
-                Some(short_circuit) => {
-                    let served = self.served(&frontend, kind, &it, &short_circuit, addresses);
-                    if self.claims.add(it.index, short_circuit, served).is_some() {
+            let problem = match self.internal_frontend(&frontend, kind) {
+                None => Problem::NoInternalFrontend { frontend },
+                Some(internal_frontend) => {
+                    let served = self.served(&frontend, kind, &it, &internal_frontend, addresses);
+                    if self.claims.add(it.index, internal_frontend, served).is_some() {
                         continue;
                     }
                     let owner = self.service.name.clone();
-                    Problem::ShortCircuitTaken { frontend, short_circuit, owner }
+                    Problem::InternalFrontendTaken { frontend, internal_frontend, owner }
                 }
             };
             // Without another one, clients are on the full path.
@@ -115,13 +115,17 @@ impl Compiler<'_> {
         }
     }
 
-    /// Returns a frontend's short circuit, unless its address is excluded, or is or may be in use: if it were
+    /// Returns a frontend's internal frontend, unless its address is excluded, or is or may be in use: if it were
     /// bound here, this node would no longer reach who has it.
-    pub(super) fn short_circuit(&self, frontend: &Frontend, kind: ClaimKind) -> Option<Frontend> {
-        let networks = self.settings.short_circuit_networks;
+    pub(super) fn internal_frontend(
+        &self,
+        frontend: &Frontend,
+        kind: ClaimKind,
+    ) -> Option<Frontend> {
+        let networks = self.settings.internal_frontend_networks;
         let network = networks.of(frontend.family())?;
         let address = match kind {
-            ClaimKind::LocalShortCircuit => networks.local_address_for(frontend.address)?,
+            ClaimKind::LocalInternalFrontend => networks.local_address_for(frontend.address)?,
             _ => networks.address_for(frontend.address)?,
         };
         let is_free = !self.settings.excludes(address)
@@ -130,29 +134,29 @@ impl Compiler<'_> {
         is_free.then_some(Frontend { address, ..*frontend })
     }
 
-    /// Returns the claim to a frontend's short circuit.
+    /// Returns the claim to a frontend's internal frontend.
     fn served<'n>(
         &self,
         frontend: &Frontend,
         kind: ClaimKind,
-        needed: &'n NeededShortCircuit,
-        short_circuit: &Frontend,
+        needed: &'n NeededInternalFrontend,
+        internal_frontend: &Frontend,
         addresses: &Addresses,
     ) -> Served<'n> {
         let mut entries = Vec::new();
-        if self.settings.is_to_be_bound(short_circuit.address) {
-            let set = set(SetKind::IpvsAddresses, short_circuit.family());
-            entries.push((set, Entry::Address(short_circuit.address)));
+        if self.settings.is_to_be_bound(internal_frontend.address) {
+            let set = set(SetKind::IpvsAddresses, internal_frontend.family());
+            entries.push((set, Entry::Address(internal_frontend.address)));
         }
         if needed.is_restricted {
-            entries.extend(self.source_ranges(short_circuit, addresses));
+            entries.extend(self.source_ranges(internal_frontend, addresses));
         }
         Served {
             origin: needed.origin,
             real_servers: &needed.real_servers,
             entries,
             refusal: None,
-            short_circuit_of: Some(*frontend),
+            internal_frontend_of: Some(*frontend),
             kind,
         }
     }
