@@ -89,12 +89,13 @@ impl Configuration {
         Self::assemble(arguments, self.file.clone(), Some(mode))
     }
 
-    /// True if the running program can take on the `new` configuration: if the mode changes, or its
-    /// fallback. Everything that serves is then made anew. Only the log is not.
+    /// True if the running process can take on the `new` configuration: if the mode, its fallback or the path of packets
+    /// changes. All parts are then made anew, but for the log.
     #[must_use]
     pub fn can_become(&self, new: &Self) -> bool {
         let changes_mode = self.configured_mode != new.configured_mode || self.modes != new.modes;
-        changes_mode && self.logging == new.logging
+        let changes_path = self.fast_path != new.fast_path;
+        (changes_mode || changes_path) && self.logging == new.logging
     }
 
     fn assemble(

@@ -226,7 +226,7 @@ fn the_same_configuration_is_put_together_for_another_mode() {
 }
 
 #[test]
-fn a_running_program_takes_on_a_new_mode_and_nothing_that_concerns_the_log() {
+fn a_running_process_takes_on_a_new_mode_or_path_and_nothing_that_concerns_the_log() {
     let served = from("mode: ipvs\n", "");
     for (kube_proxy, own, is_taken_on) in [
         ("mode: ipvs\n", "", false),
@@ -236,6 +236,8 @@ fn a_running_program_takes_on_a_new_mode_and_nothing_that_concerns_the_log() {
         ("mode: ipvs\nipvs: {scheduler: lc}\n", "", false),
         ("mode: iptables\nipvs: {scheduler: lc}\n", "drainDeadline: 1m\n", true),
         ("mode: iptables\nlogging: {verbosity: 4}\n", "", false),
+        ("mode: ipvs\n", "fastPath: offload\n", true),
+        ("mode: ipvs\nlogging: {verbosity: 4}\n", "fastPath: offload\n", false),
     ] {
         let new = from(kube_proxy, own);
         assert_eq!(served.can_become(&new), is_taken_on, "{kube_proxy}{own}");

@@ -1,5 +1,6 @@
 //! The fast path: IPVS chooses the endpoint, connection tracking translates, and the flow table carries.
 
+use std::fs;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -163,18 +164,33 @@ fn clients_of_both_policies_are_on_the_fast_path_at_one_frontend() {
 }
 
 #[test]
-fn a_change_of_the_path_and_back_costs_no_client_anything() {
+fn a_changed_path_is_taken_on_by_the_running_process_and_costs_no_client_anything() {
     let loaded = Loaded::new();
     let bed = &loaded.bed;
-    let mut proxy = bed.start(&[NFTABLES, OFF]);
+    let mut in_file = "off";
+    let configuration = bed.configuration("path", "ruleBackend: nftables\nfastPath: off");
+    let mut proxy = bed.start(&["--config", &configuration]);
+    let process = proxy.process();
     let load = Load::start(&loaded.clients(Amount::new(bed))).unwrap();
     load.wait_for_answers(some(), limit()).unwrap();
-    for path in [CONNTRACK, OFFLOAD, OFF] {
-        drop(proxy);
-        proxy = bed.start(&[NFTABLES, path]);
+    for (path, n_changes) in ["offload", "off"].into_iter().zip(1..) {
+        let text = fs::read_to_string(&configuration).unwrap();
+        let text = text.replace(&format!("fastPath: {in_file}"), &format!("fastPath: {path}"));
+        fs::write(&configuration, text).unwrap();
+        in_file = path;
+        bed::eventually(limit(), "the path to be in force", || {
+            let log = proxy.log()?;
+            let n_runs = log.matches("in sync with the kernel").count();
+            anyhow::ensure!(n_runs == 1 + n_changes, "{path} is not in force: {log}");
+            Ok(())
+        })
+        .unwrap();
+        let tables = bed.tool("nft", &["list", "ruleset"]);
+        assert_eq!(tables.contains("flow add @flows"), path == "offload" && version(bed) >= (6, 1));
         load.wait_for_answers(some(), limit()).unwrap();
     }
-    drop(proxy);
+    assert_eq!(proxy.process(), process);
+    proxy.stop().unwrap();
     // IPVS remembers clients with affinity by the virtual server, which is another one.
     require_unnoticed(&load.stop(), 0);
 }
