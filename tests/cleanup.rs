@@ -27,7 +27,7 @@ create KUBE-NO-ENDPOINTS hash:ip,port family inet
 create KUBE-NO-LOCAL-ENDPOINTS hash:ip,port family inet
 ";
 /// A set of earlier versions.
-const FORMER_SET: &str = "create KUBE-SPARE-INTERNAL-FRONTEND hash:ip,port family inet
+const FORMER_SET: &str = "create KUBE-SPARE-SHORT-CIRCUIT hash:ip,port family inet
 ";
 const RULES: &str = include_str!("bed/left_by_kube_proxy/iptables");
 const VIRTUAL_SERVERS: &str = include_str!("bed/left_by_kube_proxy/ipvsadm");
@@ -558,9 +558,16 @@ fn handed_over_a_node_has_what_kube_proxys_ipvs_mode_knows_and_all_of_that() {
 
 /// True of what kube-proxy's IPVS mode does not have.
 fn is_ours_alone(line: &str) -> bool {
-    ["INTERNAL-FRONTEND", "NO-ENDPOINTS", "NO-LOCAL-ENDPOINTS", "240.113.0.5", "unanswered"]
-        .iter()
-        .any(|sign| line.contains(sign))
+    [
+        "INTERNAL-FRONTEND",
+        "SHORT-CIRCUIT",
+        "NO-ENDPOINTS",
+        "NO-LOCAL-ENDPOINTS",
+        "240.113.0.5",
+        "unanswered",
+    ]
+    .iter()
+    .any(|sign| line.contains(sign))
         || line.contains("mangle") && line.contains("KUBE-PROXY-FIREWALL")
         || line.contains("maxelem 131072")
 }

@@ -102,7 +102,12 @@ pub const ALL: [SetKind; 21] = [
 ];
 
 /// Sets that earlier versions made, and that nothing looks into any more.
-pub const FORMER: [&str; 2] = ["KUBE-SPARE-INTERNAL-FRONTEND", "KUBE-6-SPARE-INTERNAL-FRONTEND"];
+pub const FORMER: [&str; 4] = [
+    "KUBE-SHORT-CIRCUIT",
+    "KUBE-6-SHORT-CIRCUIT",
+    "KUBE-SPARE-SHORT-CIRCUIT",
+    "KUBE-6-SPARE-SHORT-CIRCUIT",
+];
 
 impl SetId {
     /// Every set of a family, in the order in which they are made.

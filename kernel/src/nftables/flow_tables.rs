@@ -3,13 +3,20 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use nftables::{Batch, Error, FlowTable, Name, ParseError, TableId};
+use nftables::{Batch, Error, Family, FlowTable, Name, ParseError, TableId};
 use plan::rule_set::nft;
 
 use super::devices::{self, DeviceChanges, Devices};
 
-/// Place at the ingress hook of devices, behind programs of traffic control and other tables.
-const PRIORITY: i32 = 1_000;
+/// Returns the place at the ingress hook of devices, behind other tables. The one of IPv4 is first: of two in the same
+/// place, the later one would be, and each packet of IPv4 would pass that of IPv6 for nothing (`nf_hook_entries_grow` in
+/// net/netfilter/core.c).
+const fn priority(table: &TableId) -> i32 {
+    match table.family {
+        Family::Ipv6 => 1_001,
+        _ => 1_000,
+    }
+}
 
 /// Pause after a refusal, before all devices are tried again.
 const PAUSE: Duration = Duration::from_secs(30);
@@ -29,7 +36,7 @@ pub(super) struct FlowTables {
 
 /// Creates the flow table, without devices, or leaves it as it is.
 pub(super) fn create(batch: &mut Batch, table: &TableId) -> Result<(), ParseError> {
-    batch.create_flow_table(table, &Name::new(nft::FLOW_TABLE)?, PRIORITY, &[]);
+    batch.create_flow_table(table, &Name::new(nft::FLOW_TABLE)?, priority(table), &[]);
     Ok(())
 }
 
@@ -98,9 +105,9 @@ fn commit_those_that_are_there(
         let mut batch = Batch::new();
         for (device, is_there) in &changes {
             if *is_there {
-                batch.create_flow_table(table, flow_table, PRIORITY, &[device]);
+                batch.create_flow_table(table, flow_table, priority(table), &[device]);
             } else {
-                batch.remove_flow_table_devices(table, flow_table, PRIORITY, &[device]);
+                batch.remove_flow_table_devices(table, flow_table, priority(table), &[device]);
             }
         }
         let Err(error) = commit(batch) else { return Ok(()) };

@@ -74,16 +74,18 @@ struct SavedRule<'a> {
     set: Option<SetId>,
 }
 
-/// Chain of `nat` that earlier versions had in IPVS mode, and that nothing leads into any more.
-const FORMER_CHAIN: (&str, &str) = ("nat", "KUBE-SPARE-INTERNAL-FRONTEND");
+/// Chains that earlier versions had in IPVS mode, and that nothing leads into any more.
+const FORMER_CHAINS: [(&str, &str); 2] =
+    [("nat", "KUBE-SHORT-CIRCUIT"), ("nat", "KUBE-SPARE-SHORT-CIRCUIT")];
 
 /// Mode whose rules [`RemovalScope::OursAlone`] leaves to kube-proxy.
 const HANDED_OVER: Mode = mode::ipvs::ITSELF;
 
 /// Chains of mode ipvs that kube-proxy does not have: table and name.
-const OURS_ALONE: [(&str, &str); 4] = [
+const OURS_ALONE: [(&str, &str); 5] = [
     ("nat", "KUBE-INTERNAL-FRONTEND"),
-    FORMER_CHAIN,
+    FORMER_CHAINS[0],
+    FORMER_CHAINS[1],
     ("mangle", "KUBE-PROXY-FIREWALL"),
     ("mangle", "KUBE-SOURCE-RANGES-FIREWALL"),
 ];
@@ -276,7 +278,7 @@ impl<'a> SavedTable<'a> {
         let is_of = |mode| self.has_chain_of(mode, chain);
         let is_of_leaving = RuleSet::copy_chain_names()
             .any(|(table, name)| (table.name(), name) == (self.name, chain));
-        let is_former = (self.name, chain) == FORMER_CHAIN;
+        let is_former = FORMER_CHAINS.contains(&(self.name, chain));
         match scope {
             RemovalScope::Everything => {
                 is_former || is_of_leaving || Mode::ALL.into_iter().any(is_of) || chain == OF_PROBES

@@ -97,10 +97,8 @@ impl Writer {
                 && !is_explained(op, &self.retry_queue)
         };
         let drift: Vec<&Op> = ops.iter().filter(is_drift).collect();
-        if drift.is_empty() {
-            return false;
-        }
-        warn!(changes = drift.len(), "another program changed the kernel's state; repairs it");
+        let Some(first) = drift.first() else { return false };
+        warn!(changes = drift.len(), %first, "another program changed the kernel's state; repairs it");
         cx.observers.report(&Report::Drifted { repairs: &drift, planner: &cx.planner });
         self.found_drift = true;
         true

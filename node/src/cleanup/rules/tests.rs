@@ -58,24 +58,25 @@ fn our_own_rules_are_removed_whole_and_no_other_modes() {
     assert_eq!(
         input,
         "*nat\n\
+         :KUBE-INTERNAL-FRONTEND - [0:0]\n\
          :KUBE-LOAD-BALANCER - [0:0]\n:KUBE-MARK-MASQ - [0:0]\n:KUBE-NODE-PORT - [0:0]\n\
-         :KUBE-POSTROUTING - [0:0]\n:KUBE-SERVICES - [0:0]\n:KUBE-INTERNAL-FRONTEND - [0:0]\n\
+         :KUBE-POSTROUTING - [0:0]\n:KUBE-SERVICES - [0:0]\n\
          -D OUTPUT -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES\n\
          -D PREROUTING -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES\n\
          -D POSTROUTING -m comment --comment \"kubernetes postrouting rules\" -j KUBE-POSTROUTING\n\
-         -X KUBE-LOAD-BALANCER\n-X KUBE-MARK-MASQ\n-X KUBE-NODE-PORT\n-X KUBE-POSTROUTING\n\
-         -X KUBE-SERVICES\n-X KUBE-INTERNAL-FRONTEND\nCOMMIT\n"
+         -X KUBE-INTERNAL-FRONTEND\n-X KUBE-LOAD-BALANCER\n-X KUBE-MARK-MASQ\n-X KUBE-NODE-PORT\n\
+         -X KUBE-POSTROUTING\n-X KUBE-SERVICES\nCOMMIT\n"
     );
 }
 
 /// The chain that earlier versions had for a second internal frontend, and the rule that led there.
 const FORMER: [&str; 2] = [
-    "-A KUBE-SPARE-INTERNAL-FRONTEND -m addrtype --src-type LOCAL -j NETMAP --to 0.0.0.0/8",
-    "-A KUBE-SERVICES -m set --match-set KUBE-SPARE-INTERNAL-FRONTEND dst,dst -j KUBE-SPARE-INTERNAL-FRONTEND",
+    "-A KUBE-SPARE-SHORT-CIRCUIT -m addrtype --src-type LOCAL -j NETMAP --to 0.0.0.0/8",
+    "-A KUBE-SERVICES -m set --match-set KUBE-SPARE-SHORT-CIRCUIT dst,dst -j KUBE-SPARE-SHORT-CIRCUIT",
 ];
 
 fn of_earlier_version(saved: &str) -> String {
-    let chain = ":KUBE-SPARE-INTERNAL-FRONTEND - [0:0]";
+    let chain = ":KUBE-SPARE-SHORT-CIRCUIT - [0:0]";
     saved.replacen("*nat\n", &format!("*nat\n{chain}\n{}\n", FORMER.join("\n")), 1)
 }
 
@@ -87,13 +88,12 @@ fn the_chain_of_an_earlier_version_goes_once_nothing_leads_there() {
     // Until the rules are written, they lead there.
     assert_eq!(inputs(&earlier, ipvs), [""; 0]);
     let written = earlier.replace(&format!("{}\n", FORMER[1]), "");
-    let input =
-        "*nat\n:KUBE-SPARE-INTERNAL-FRONTEND - [0:0]\n-X KUBE-SPARE-INTERNAL-FRONTEND\nCOMMIT\n";
+    let input = "*nat\n:KUBE-SPARE-SHORT-CIRCUIT - [0:0]\n-X KUBE-SPARE-SHORT-CIRCUIT\nCOMMIT\n";
     assert_eq!(inputs(&written, ipvs), [input]);
     let leaving = RemovalScope::ModesBut(&[Mode::Ipvs, Mode::Iptables]);
     assert_eq!(of(&written, leaving), [], "connections may still need what IPVS mode left");
     let all = inputs(&written, RemovalScope::Everything).concat();
-    assert!(all.contains("-X KUBE-SPARE-INTERNAL-FRONTEND"), "{all}");
+    assert!(all.contains("-X KUBE-SPARE-SHORT-CIRCUIT"), "{all}");
 }
 
 #[test]
@@ -227,17 +227,23 @@ fn of_our_own_rules_those_go_that_kube_proxy_does_not_have() {
     let saved = of_earlier_version(&saved);
     let inputs = inputs(&saved, RemovalScope::OursAlone);
     let [nat, mangle, filter] = &inputs[..] else { panic!("{inputs:#?}") };
-    for gone in ["-X KUBE-INTERNAL-FRONTEND", "-X KUBE-SPARE-INTERNAL-FRONTEND"] {
+    for gone in ["-X KUBE-INTERNAL-FRONTEND", "-X KUBE-SPARE-SHORT-CIRCUIT"] {
         assert!(nat.contains(gone), "{nat}");
     }
     assert!(mangle.contains("-D OUTPUT ") && mangle.contains("-X KUBE-PROXY-FIREWALL"), "{mangle}");
     assert!(filter.contains("-D KUBE-FORWARD ") && !filter.contains("-X "), "{filter}");
     let all = inputs.concat();
     for rule in saved.lines().filter_map(|line| line.strip_prefix("-A ")) {
-        let is_ours = ["INTERNAL-FRONTEND", "NO-ENDPOINTS", "NO-LOCAL-ENDPOINTS", "unanswered"]
-            .iter()
-            .any(|sign| rule.contains(sign));
-        let is_in_a_removed_chain = ["KUBE-INTERNAL-FRONTEND ", "KUBE-SPARE-INTERNAL-FRONTEND "]
+        let is_ours = [
+            "INTERNAL-FRONTEND",
+            "SHORT-CIRCUIT",
+            "NO-ENDPOINTS",
+            "NO-LOCAL-ENDPOINTS",
+            "unanswered",
+        ]
+        .iter()
+        .any(|sign| rule.contains(sign));
+        let is_in_a_removed_chain = ["KUBE-INTERNAL-FRONTEND ", "KUBE-SPARE-SHORT-CIRCUIT "]
             .iter()
             .any(|chain| rule.starts_with(chain));
         if is_ours && !is_in_a_removed_chain {
