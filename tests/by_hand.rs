@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 const FOLDERS: [&str; 3] = ["net.ipv4.", "net.ipv6.conf.all.", "net.netfilter."];
 const COUNTED: [&str; 2] = ["nf_conntrack_count", "tcp_fastopen_key"];
 /// The page by which people do the same.
-const README: &str = include_str!("../README.md");
+const PAGE: &str = include_str!("../docs/roll-back.md");
 /// Longest time for anything.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -152,7 +152,7 @@ fn a_machine_is_as_before() {
             let status = Command::new("iptables").args(&arguments).status().unwrap();
             assert!(status.success(), "{command}");
         }
-        assert!(README.contains(mode.by_hand), "{}", mode.by_hand);
+        assert!(PAGE.contains(mode.by_hand), "{}", mode.by_hand);
         assert_eq!(Machine::read().differences(&before), [""; 0], "{}", mode.name);
         let said = clean_up();
         assert!(!said.contains("it was"), "{}: {said}", mode.name);

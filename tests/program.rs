@@ -226,3 +226,65 @@ fn a_failure_is_json_where_json_is_asked_for() {
         assert!(failure["message"].as_str().unwrap().contains(message), "{said}");
     }
 }
+
+/// The command lines of this program in a document: in its blocks of code, and in backticks.
+fn command_lines(document: &str) -> Vec<Vec<String>> {
+    let (mut is_code, mut lines) = (false, Vec::new());
+    for line in document.replace("\\\n", " ").lines() {
+        if line.trim_start().starts_with("```") {
+            is_code = !is_code;
+        } else if is_code {
+            lines.push(line.trim().to_owned());
+        } else {
+            lines.extend(line.split('`').skip(1).step_by(2).map(str::to_owned));
+        }
+    }
+    lines.iter().filter_map(|line| command_line(line)).collect()
+}
+
+/// The words behind the program's name, if a line runs it, up to its end or to flags for a start.
+fn command_line(line: &str) -> Option<Vec<String>> {
+    let mut words = line.trim_start_matches(['$', '#', ' ']).split_whitespace().peekable();
+    let is_program =
+        |word: &str| ["/usr/local/bin/kube-ipvs", "target/release/kube-ipvs"].contains(&word);
+    let mut before = "--";
+    let found = words.by_ref().find(|word| {
+        let runs = is_program(word) || (*word == "kube-ipvs" && before == "--");
+        before = word;
+        runs
+    });
+    found?;
+    let rest = words.take_while(|word| !["|", "#", ">", "--"].contains(word));
+    Some(rest.map(|word| word.trim_matches(['[', ']', '…']).to_owned()).collect())
+}
+
+#[test]
+fn the_documents_have_commands_and_flags_that_there_are() {
+    let docs = std::fs::read_dir("docs").unwrap().map(|entry| entry.unwrap().path());
+    let pages = docs.filter(|path| path.extension().is_some_and(|it| it == "md"));
+    let mut checked = 0;
+    for page in pages.chain([Path::new("README.md").to_owned()]) {
+        for words in command_lines(&std::fs::read_to_string(&page).unwrap()) {
+            let is_command =
+                |word: &&String| word.chars().all(|c| c.is_ascii_lowercase() || c == '-');
+            let command = words.first().filter(is_command).filter(|it| !it.starts_with('-'));
+            let help: Vec<&str> =
+                command.map(String::as_str).into_iter().chain(["--help"]).collect();
+            let help = run(&help);
+            assert!(help.status.success(), "{}: {words:?}", page.display());
+            let help = text(&help.stdout);
+            for flag in words.iter().filter(|word| word.starts_with("--")) {
+                let flag = flag.split('=').next().unwrap();
+                assert!(help.contains(flag), "{}: {words:?} has {flag}", page.display());
+                checked += 1;
+            }
+        }
+    }
+    assert!(checked > 20, "{checked} flags");
+}
+
+#[test]
+fn command_lines_are_found() {
+    let page = "`kube-ipvs status` of\n```sh\nkubectl exec POD -- kube-ipvs sets --x | wc\nhelm install kube-ipvs deploy\n```\n";
+    assert_eq!(command_lines(page), [vec!["status"], vec!["sets", "--x"]]);
+}

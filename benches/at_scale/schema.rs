@@ -1,5 +1,5 @@
 //! Schema of the JSON that a run leaves. This file is part of `cargo xtask bench` as well, which
-//! reads the JSON and writes `docs/performance.json`; `docs/performance.md` explains the fields.
+//! reads the JSON and writes `docs/internals/performance.json`; `docs/internals/performance.md` explains the fields.
 
 use serde::{Deserialize, Serialize};
 

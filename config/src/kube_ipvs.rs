@@ -49,7 +49,7 @@ settings! {
     /// Our document.
     pub struct KubeIpvsConfiguration at "" {
         /// New connections to Services in INPUT, which they pass in mode ipvs alone: {words}.
-        /// docs/kernel-use.md has the rules
+        /// docs/internals/kernel-use.md has the rules
         accept_service_traffic: Parsed<AcceptServiceTraffic> = "acceptServiceTraffic", "string" {
             in: [Ipvs], default: AcceptServiceTraffic::default(),
         }
@@ -117,7 +117,7 @@ settings! {
         /// node's own address: that node would be cut off
         load_balancers_before_nodes: bool = "loadBalancersBeforeNodes", "bool" {}
         /// Serves TCP node ports on 127.0.0.1 and ::1 too, for programs on the node itself.
-        /// docs/privileges.md says who can reach them
+        /// docs/internals/privileges.md says who can reach them
         localhost_node_ports: bool = "localhostNodePorts", "bool" {}
         /// Reads Services, EndpointSlices and Nodes from the YAML files in this directory, instead
         /// of from an API server, and follows their changes

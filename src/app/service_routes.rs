@@ -41,7 +41,7 @@ struct Limits {
 const IPV4: Limits = Limits { many: 5_000, few: 2_500 };
 
 /// The kernel looks at each address of the node for each connection that is masqueraded or that the
-/// node opens: with 250 of them, that costs as much as all the rest (docs/packets.md).
+/// node opens: with 250 of them, that costs as much as all the rest (docs/internals/packets.md).
 const IPV6: Limits = Limits { many: 250, few: 125 };
 
 /// Pause between two looks at the number of Services.

@@ -1,5 +1,5 @@
 //! The way from kube-proxy's ipvs mode to its iptables mode by way of ours, and the way back, while
-//! clients are connected: what `docs/replace-kube-proxy.md` tells operators to do.
+//! clients are connected: what `docs/roll-back.md` tells operators to do.
 
 use bed::{Connection, Namespace, Proxy, Question};
 

@@ -50,6 +50,23 @@ fn every_field_is_on_the_page() {
     assert_eq!(paths(&own()), known(&OWN_FIELDS));
 }
 
+#[test]
+fn the_page_of_limits_has_their_defaults() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/limits.md");
+    let page = std::fs::read_to_string(path).unwrap();
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| `limits."));
+    let mut compared = BTreeSet::new();
+    for row in rows {
+        let (name, rest) = row.split_once("` | ").unwrap();
+        let documented = rest.split(" |").next().unwrap().replace(',', "");
+        if let Some(default) = own()["limits"][name].as_u64() {
+            assert_eq!(documented, default.to_string(), "limits.{name}");
+            compared.insert(name);
+        }
+    }
+    assert_eq!(compared, ["frontends", "setEntries", "setSize"].into());
+}
+
 fn kube_proxy() -> Value {
     serde_json::to_value(KubeProxyConfiguration::default().with_defaults()).unwrap()
 }

@@ -201,7 +201,7 @@ fn every_overlay_has_values_for_the_chart() {
         files.map(|file| file.strip_suffix(".yaml").unwrap().to_owned()).collect();
     assert!(names.remove("base"), "{names:?}");
     assert_eq!(names, overlays());
-    let page = read("docs/replace-kube-proxy.md");
+    let page = read("docs/platforms.md");
     for name in names.iter().filter(|name| *name != "example") {
         assert!(page.contains(&format!("`{OVERLAYS}/{name}/`")), "{name}");
         assert!(page.contains(&format!("`{FOLDER}/values/{name}.yaml`")), "{name}");

@@ -362,7 +362,7 @@ fn a_label_chooses_one_of_the_two_proxies() {
     json_patch::patch(&mut patched, &patch("deploy/kubeadm-patch/by-label-too.json")).unwrap();
     assert_eq!(conditions(&patched), [[os, unless]]);
 
-    let page = read("docs/replace-kube-proxy.md");
+    let page = read("docs/migrate-by-daemonset.md");
     assert!(page.contains(&format!("kubectl label node NODE {label}=true")));
 }
 
@@ -378,7 +378,7 @@ fn conditions(daemon_set: &Value) -> Vec<Vec<Value>> {
 fn the_image_is_put_where_kube_proxy_is_and_a_rollout_waits_for_it() {
     let patch: DaemonSet = parse("deploy/kubeadm-patch/readiness.yaml").remove(0);
     let [container] = &containers(&patch)[..] else { panic!("{patch:?}") };
-    let page = read("docs/replace-kube-proxy.md");
+    let page = read("docs/migrate-by-image.md");
     for command in ["set image daemonset/kube-proxy ", "patch daemonset kube-proxy --patch-file"] {
         assert!(page.contains(command), "{command}");
     }
@@ -386,7 +386,8 @@ fn the_image_is_put_where_kube_proxy_is_and_a_rollout_waits_for_it() {
     assert_eq!(container.image, None, "`kubectl set image` is the way, and the way back");
     let probe = container.readiness_probe.as_ref().unwrap().http_get.as_ref().unwrap();
     assert_eq!(probe.path.as_deref(), Some("/readyz"));
-    assert!(page.contains("\"readinessProbe\":null"), "the way back takes the probe out");
+    let page = read("docs/roll-back.md");
+    assert!(page.contains("\"readinessProbe\":null"), "a rollback takes the probe out");
 }
 
 /// Targets of kubeadm's patches as of 1.37, and the kinds of patches (`KnownTargets` and `parseFilename` in
@@ -442,7 +443,7 @@ fn an_upgrade_of_kubeadm_keeps_the_image() {
     );
     assert_eq!(patch, expected);
 
-    let page = read("docs/replace-kube-proxy.md");
+    let page = read("docs/platforms.md");
     assert!(page.contains(&format!("`{FOLDER}/{file}`")), "{file}");
     assert!(
         page.contains("- target: kubeproxydaemonset"),

@@ -75,14 +75,26 @@ fn documents_name_files_that_exist() {
     let mut missing = Vec::new();
     for document in pages().into_iter().filter(|page| !page.ends_with(HISTORY)) {
         let named = document.strip_prefix(root()).unwrap().display().to_string();
-        let words = Document::read(&read(&document)).words;
+        let Document { words, links, .. } = Document::read(&read(&document));
         let mut paths = words.iter().filter(|word| is_path(word)).peekable();
-        assert!(paths.peek().is_some(), "{named} names no file");
+        assert!(paths.peek().is_some() || !links.is_empty(), "{named} names no file");
         let exists =
             |word: &str| root().join(word).exists() || document.with_file_name(word).exists();
         missing.extend(paths.filter(|word| !exists(word)).map(|word| format!("{named}: {word}")));
     }
     assert!(missing.is_empty(), "{}", missing.join("\n"));
+}
+
+#[test]
+fn pages_for_users_name_no_source_file() {
+    let is_for_users = |page: &PathBuf| page.parent() == Some(root().join("docs").as_path());
+    let pages: Vec<PathBuf> = pages().into_iter().filter(is_for_users).collect();
+    assert!(pages.len() > 15, "{} pages", pages.len());
+    for page in pages {
+        let words = Document::read(&read(&page)).words;
+        let source = words.iter().find(|word| is_path(word) && word.ends_with(".rs"));
+        assert_eq!(source, None, "{}: name it in docs/internals/", page.display());
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! itself needs for it.
 //!
 //! In reading order: this (what runs where), `schema` (the JSON of one guest), `results` (the JSON
-//! of all guests), `targets` (what is aimed at), `page` (docs/performance.md).
+//! of all guests), `targets` (what is aimed at), `page` (docs/internals/performance.md).
 
 mod page;
 mod results;
@@ -67,7 +67,7 @@ pub(crate) struct BenchArguments {
     /// Remark for readers of the page on how it was measured.
     #[arg(long, value_name = "TEXT", default_value = "")]
     remark: String,
-    /// Write docs/performance.md and its JSON.
+    /// Write docs/internals/performance.md and its JSON.
     #[arg(long)]
     write_docs: bool,
     /// At scale, have one local route in the place of an address for each Service (serviceRoutes).
@@ -251,10 +251,10 @@ fn at_scale(arguments: &BenchArguments) -> Result<Results> {
 }
 
 fn write_docs(results: &Results) -> Result<()> {
-    let docs = build::workspace().join("docs");
+    let docs = build::workspace().join("docs/internals");
     results.write(&docs.join("performance.json"))?;
     std::fs::write(docs.join("performance.md"), page::write(results))?;
-    eprintln!("bench: docs/performance.md and its JSON are written");
+    eprintln!("bench: docs/internals/performance.md and its JSON are written");
     Ok(())
 }
 

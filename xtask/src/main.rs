@@ -45,7 +45,7 @@ enum Task {
     Dist(dist::DistArguments),
     /// Make the program's image, for each architecture, without a container runtime.
     Image(image::ImageArguments),
-    /// Test on every kernel that Debian has, with both kinds of iptables, and make the table of docs/kernels.md.
+    /// Test on every kernel that Debian has, with both kinds of iptables, and make the table of docs/internals/kernels.md.
     Matrix(test::matrix::MatrixArguments),
     /// Look at the console's pages in a browser, and write the pictures in docs/pictures anew.
     Page,

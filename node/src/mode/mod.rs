@@ -2,7 +2,7 @@
 //! host.
 //!
 //! The start ([`host`](crate::host)), the preflight, `kube-ipvs diff`, the cleanup and a test of
-//! `docs/kernel-use.md` read these lists. None of them asks which mode it is.
+//! `docs/internals/kernel-use.md` read these lists. None of them asks which mode it is.
 
 pub(crate) mod abilities;
 mod iptables;

@@ -5,7 +5,7 @@ use kernel::sysctl::{self, KernelVersion, ServiceAddressesArp};
 
 use super::*;
 
-const DOCUMENT: &str = include_str!("../../../docs/kernel-use.md");
+const DOCUMENT: &str = include_str!("../../../docs/internals/kernel-use.md");
 
 /// The cells of the rows of a section's tables.
 fn rows(section: &str) -> Vec<Vec<&'static str>> {

@@ -110,7 +110,7 @@ pub(super) fn proxies(running: &[RunningProxy]) -> Vec<Check> {
                      serve the same Services"
                 ),
                 "end it, or its part for Services, before kube-ipvs starts; traffic goes on meanwhile \
-                 (docs/replace-kube-proxy.md)",
+                 (docs/migrate-by-image.md)",
             ),
         }
     };

@@ -12,7 +12,7 @@ use crate::observer::Pass;
 use crate::pace::READ_RETRY;
 
 /// Pause after a drift check, as a multiple of its duration: x_tables hands out the rules of other
-/// programs, too (docs/kernel-use.md).
+/// programs, too (docs/internals/kernel-use.md).
 const DRIFT_CHECK_REST: u32 = 10;
 /// The same pause, at most, for time in which its thread had no processor, unless it took even longer: a
 /// wait for a processor or a lock says nothing of what the next check costs. Nor does a listing of virtual

@@ -31,7 +31,7 @@ fn page(metrics: &Metrics) -> String {
     let mut page = String::from(
         "# Metrics\n\n\
          All metrics, by the path at which they are read. `cargo xtask docs` writes this page from the help\n\
-         texts (`src/app/tests/metrics.rs`).\n\n\
+         texts.\n\n\
          Names that begin with `kubeproxy_` have kube-proxy's meaning, labels and buckets; those \
          that begin\nwith `kube_ipvs_` are this program's own, and those of `rest_client_` client-go's. \
          All of them are there from\nthe start, at zero. The checks at `/metrics/slis` appear after \

@@ -11,14 +11,14 @@ use super::targets::{self, CheckedTarget};
 const BEGINNING: &str = "\
 # Performance
 
-This page is made by `cargo xtask bench --write-docs`, with `docs/performance.json` and the picture.
+This page is made by `cargo xtask bench --write-docs`, with `docs/internals/performance.json` and the picture.
 Nothing on it was written by hand but what explains it, in `xtask/src/bench/`, and the profile of a first sync.
 
 ## What is measured
 
 The real loop, with its thread for the kernel, on a real kernel. It is told what a cluster's API
 would say, from memory: nothing is decoded, and no network is waited for (what nodes cost the API server, for 5,000
-of them, is in `docs/api-server-load.md`). Each size has fresh network namespaces
+of them, is in `docs/internals/api-server-load.md`). Each size has fresh network namespaces
 and processes of its own. *Raw* is the least that the same state can cost: plain netlink batches by a program
 that knows what it wants, knows that nothing else is there, and keeps nothing; for a restart, listing everything
 without looking at it. After each step another process compares the kernel with what it should be,
@@ -111,7 +111,7 @@ real servers: a quarter of that is `malloc`, a tenth hashing, a tenth encoding, 
 const SCHEMA: &str = "
 ## The figures for machines
 
-`docs/performance.json` has all of it. `machine` and `remark` say on what it was measured;
+`docs/internals/performance.json` has all of it. `machine` and `remark` say on what it was measured;
 each of `runs` has the `commits` that were measured (`commit`, and at which `sizes`), cargo's `profile`, a `lane`
 (`uml`, which is native, or `qemu`), the kernel's `series` and
 `kernel` (its release), `short` (whether it watched for seconds only), the guest's `memory_kib`, `fault_us` and `call_us`

@@ -1,5 +1,5 @@
-//! Measurements of several guests, and where they were taken: `docs/performance.json`, which
-//! `docs/performance.md` explains. The report of each guest is in [`super::schema`].
+//! Measurements of several guests, and where they were taken: `docs/internals/performance.json`, which
+//! `docs/internals/performance.md` explains. The report of each guest is in [`super::schema`].
 
 use std::collections::BTreeSet;
 use std::fs;

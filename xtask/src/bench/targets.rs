@@ -109,7 +109,7 @@ fn memory(run: &Run, size: &Measured) -> Option<CheckedTarget> {
     let aim = (all_endpoints * 300.0 / 1_024.0 + f64::from(size.services) * 2.0) / 1_024.0;
     Some(CheckedTarget {
         what: "memory after the first sync of 10,000 × 10, over that of the empty loop",
-        why: "`docs/memory.md` says what it is made of".to_owned(),
+        why: "`docs/internals/memory.md` says what it is made of".to_owned(),
         ..at_most(aim, used as f64 / 1_024.0, "MiB (300 B an endpoint, 2 KiB a service)")
     })
 }

@@ -16,7 +16,7 @@ use crate::vm::image;
 use crate::vm::kernel::Kernel;
 
 /// The page that the command writes, from the root of the project.
-const PAGE: &str = "docs/kernels.md";
+const PAGE: &str = "docs/internals/kernels.md";
 /// Text above and below the table.
 const BEFORE: &str = include_str!("matrix/before.md");
 const AFTER: &str = include_str!("matrix/after.md");
@@ -32,7 +32,7 @@ pub(crate) struct MatrixArguments {
     /// The kernels, without it all that Debian has.
     #[arg(long, value_enum, value_delimiter = ',')]
     kernel: Vec<Kernel>,
-    /// Write docs/kernels.md.
+    /// Write docs/internals/kernels.md.
     #[arg(long)]
     write_docs: bool,
 }
