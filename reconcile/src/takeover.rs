@@ -304,11 +304,11 @@ async fn read_rule_set(cx: &mut Context, family: Family) -> Result<bool, ReadFai
         return Ok(false);
     }
     let until = if cx.leads_by_rules() {
-        "the rules of this mode are there"
+        "the rules of this mode are written"
     } else {
-        "virtual servers and addresses are there"
+        "virtual servers and addresses are written"
     };
-    info!(%family, "rules of another mode lead connections, and do so until {until}");
+    info!(%family, "rules of another mode handle connections until {until}");
     let found = cx.read_rule_set(family).await;
     Ok(cx.or_report(found)?.is_some_and(|found| found.is_complete))
 }

@@ -261,14 +261,16 @@ pub(super) const SWITCH_FAILED: &str = "ModeSwitchFailed";
 /// Returns the Event of a node that begins to serve in another mode, or rolls back to one.
 fn begun(mode: Mode, Former { mode: former, reason, has_failed }: &Former) -> NewEvent {
     if *has_failed {
-        let note = format!("this node rolls back to mode {mode}: {reason}");
+        let note = format!("this node rolls back to {}: {reason}", mode.title());
         return event(Severity::Warning, SWITCH_FAILED, note);
     }
     if *former == mode {
-        let note = format!("this node serves in mode {mode} with another configuration: {reason}");
+        let note =
+            format!("this node serves in {} with another configuration: {reason}", mode.title());
         return event(Severity::Normal, "ConfigurationChanged", note);
     }
-    let note = format!("this node goes from mode {former} to mode {mode}: {reason}");
+    let (former, mode) = (former.title(), mode.title());
+    let note = format!("this node switches from {former} to {mode}: {reason}");
     event(Severity::Normal, SWITCHING, note)
 }
 
@@ -280,11 +282,11 @@ fn ended(
     report: &CleanupReport,
 ) -> Option<NewEvent> {
     let of = match former.filter(|former| former.mode != mode) {
-        Some(former) => format!("mode {}", former.mode),
+        Some(former) => former.mode.title().to_owned(),
         None if report.removed.is_empty() && report.failures.is_empty() => return None,
         None => "other modes".to_owned(),
     };
-    let serves = format!("this node serves in mode {mode}");
+    let serves = format!("this node serves in {}", mode.title());
     let (severity, note) = if !report.failures.is_empty() {
         let failures = report.failures.join("; ");
         (Severity::Warning, format!("{serves}, and some of {of} is left: {failures}"))
@@ -321,13 +323,16 @@ mod tests {
     fn a_node_that_goes_back_to_a_mode_warns_of_the_other() {
         let said = begun(Mode::Iptables, &mk_former());
         assert_eq!((said.reason, said.severity), ("ModeSwitching", Severity::Normal));
-        assert_eq!(said.note, "this node goes from mode ipvs to mode iptables: asked by a signal");
+        assert_eq!(
+            said.note,
+            "this node switches from IPVS mode to iptables mode: asked by a signal"
+        );
         let said = begun(Mode::Ipvs, &mk_former());
-        let note = "this node serves in mode ipvs with another configuration: asked by a signal";
+        let note = "this node serves in IPVS mode with another configuration: asked by a signal";
         assert_eq!((said.reason, said.note.as_str()), ("ConfigurationChanged", note));
         let said = begun(Mode::Iptables, &Former { has_failed: true, ..mk_former() });
         assert_eq!((said.reason, said.severity), ("ModeSwitchFailed", Severity::Warning));
-        assert_eq!(said.note, "this node rolls back to mode iptables: asked by a signal");
+        assert_eq!(said.note, "this node rolls back to iptables mode: asked by a signal");
     }
 
     #[test]
@@ -341,17 +346,17 @@ mod tests {
         assert_eq!(note(Some(&same), true, &none), None, "no mode was left");
         assert_eq!(
             note(Some(&former), true, &none).unwrap(),
-            "this node serves in mode iptables, and nothing of mode ipvs is left"
+            "this node serves in iptables mode, and nothing of IPVS mode is left"
         );
         assert_eq!(
             note(None, true, &mk_report(&["rules"], &[])).unwrap(),
-            "this node serves in mode iptables, and nothing of other modes is left"
+            "this node serves in iptables mode, and nothing of other modes is left"
         );
         assert!(note(Some(&former), false, &none).unwrap().contains("cleanupOtherModes is off"));
         let failed = mk_report(&["rules"], &["a set is in use"]);
         let said = ended(Mode::Iptables, Some(&former), true, &failed).unwrap();
         assert_eq!(said.severity, Severity::Warning);
-        assert!(said.note.ends_with("some of mode ipvs is left: a set is in use"), "{}", said.note);
+        assert!(said.note.ends_with("some of IPVS mode is left: a set is in use"), "{}", said.note);
     }
 
     #[tokio::test(start_paused = true)]

@@ -158,7 +158,7 @@ fn listen_failure(id: &ProxyPortId, failure: &NoProxyPort) -> NewEvent {
         Regarding::Service(id.service.clone()),
         "FailedToListenOnProxyPort",
         "Listen",
-        format!("Service port {id} is refused: {failure}; it is retried"),
+        format!("Service port {id} is refused: {failure}; kube-ipvs retries"),
     )
 }
 

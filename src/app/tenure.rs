@@ -432,7 +432,7 @@ async fn failure(
         biased;
         ended = input_pump => {
             ended.context("run the input pump")??;
-            bail!("the source of Services has ended, which is a bug; please report the log above")
+            bail!("the source of Services has ended; this is a bug; please report the log above")
         }
         Some(ended) = served.join_next() => {
             give_up(ended.context("serve health and metrics")?, recorder).await

@@ -52,7 +52,7 @@ pub(super) fn follow(
 ) -> anyhow::Result<()> {
     let mode = wanted.settings.mode;
     until_served(running, client, wanted)?;
-    writeln!(out, "the node serves in mode {mode}")?;
+    writeln!(out, "the node serves in {}", mode.title())?;
     let (mut before, mut changed) = (None, Instant::now());
     loop {
         require_alive(running)?;
@@ -97,12 +97,13 @@ fn until_served(running: &Running, client: &Client, wanted: &Configuration) -> a
             return Ok(());
         }
         if started.elapsed() >= LIMIT {
-            let now = served.map_or_else(|error| error, |mode| format!("it serves in mode {mode}"));
+            let now =
+                served.map_or_else(|error| error, |mode| format!("it serves in {}", mode.title()));
             let why = host::check(wanted, &[]).err().map_or_else(
                 || "its log and the Event ModeSwitchFailed of the Node say why".to_owned(),
                 |error| format!("{error:#}"),
             );
-            bail!("kube-ipvs has not switched to mode {mode} in {LIMIT:?} ({now}): {why}");
+            bail!("kube-ipvs has not switched to {} within {LIMIT:?} ({now}): {why}", mode.title());
         }
         thread::sleep(PERIOD);
     }
@@ -126,8 +127,9 @@ fn require_served(mode: Mode, client: &Client) -> anyhow::Result<()> {
         && now != mode
     {
         bail!(
-            "kube-ipvs has gone from mode {mode} to mode {now}; its log and the Events of the Node \
-             say why"
+            "kube-ipvs has switched from {} to {}; see its log and the Events of the Node",
+            mode.title(),
+            now.title()
         );
     }
     Ok(())

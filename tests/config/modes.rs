@@ -157,7 +157,7 @@ fn what_only_ipvs_has_is_off_in_another_mode() {
 
 #[test]
 fn settings_of_a_mode_that_the_node_cannot_be_in_are_said_to_have_no_effect() {
-    let belongs = |name: &str, mode| format!("{name} has no effect: it belongs to mode {mode}");
+    let belongs = |name: &str, mode| format!("{name} has no effect: it belongs to {mode} mode");
     let configuration = from(
         "mode: iptables\nipvs: {scheduler: sh, strictARP: true, tcpTimeout: 1m, \
          excludeCIDRs: [10.0.0.0/8], syncPeriod: 30s}\niptables: {syncPeriod: 20s}\n",
@@ -282,6 +282,6 @@ fn the_relays_settings_are_those_of_kube_proxys_mode_userspace() {
     // What belongs to another mode is no reason not to start.
     let notes = from("portRange: nonsense\n", "udpIdleTimeout: 5s\n").notes;
     let expected = ["portRange", "udpIdleTimeout"]
-        .map(|name| format!("{name} has no effect: it belongs to mode userspace"));
+        .map(|name| format!("{name} has no effect: it belongs to userspace mode"));
     assert_eq!(notes, expected);
 }

@@ -57,7 +57,7 @@ fn the_periods_depend_on_where_they_come_from() {
     assert_eq!(
         other.notes,
         ["iptables-sync-period", "iptables-min-sync-period"].map(|name| format!(
-            "--{name} has no effect: it belongs to modes iptables and userspace"
+            "--{name} has no effect: it belongs to iptables and userspace modes"
         ))
     );
 }

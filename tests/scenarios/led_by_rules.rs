@@ -230,7 +230,7 @@ async fn what_holds_the_dispatch_up_is_reported_every_ten_minutes_until_it_is_th
     assert!((Duration::from_secs(10)..Duration::from_secs(12)).contains(&took), "{took:?}");
     let first = held_up(&world);
     assert_eq!(first.len(), 1, "{first:?}");
-    let why = "because mode ipvs lacks what it needs: create set KUBE-CLUSTER-IP";
+    let why = "because IPVS mode lacks prerequisites: create set KUBE-CLUSTER-IP";
     assert!(first[0].contains(why), "{first:?}");
     // Changes of Services wait, and nothing else is written.
     world.apply_slice(tcp(3, &[4, 5]).1).await;

@@ -110,7 +110,7 @@ async fn of_many_refusals_ten_are_logged_and_so_is_what_is_in_order_again() {
         1
     );
     // The entries, the virtual servers that waited for them, and the addresses that waited for these.
-    assert_eq!(counts(" is in order again"), 30, "{lines:#?}");
-    assert_eq!(counts("140 more kernel objects are in order again"), 3);
+    assert_eq!(counts(" is as desired again"), 30, "{lines:#?}");
+    assert_eq!(counts("140 more kernel objects are as desired again"), 3);
     world.assert_converged(&[]);
 }

@@ -306,7 +306,7 @@ mod tests {
     fn a_text_that_does_not_fit_is_cut() {
         let longest = "TCP [2001:db8:1111:2222:3333:4444:5555:6666]:65535";
         assert_eq!(fitted(longest, FRONTENDS.1, FIRST_LINE), longest);
-        let reason = "12 open, not used: terminates, and does not serve any more";
+        let reason = "12 open, not used: terminating, and no longer serving";
         assert_eq!(fitted(reason, ENDPOINTS.1, SECOND_LINE), reason);
         let cut = fitted(&"w".repeat(400), ENDPOINTS.1, SECOND_LINE);
         assert!(cut.ends_with("w…") && cut.chars().count() == 61, "{cut}");

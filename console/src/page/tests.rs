@@ -301,7 +301,7 @@ async fn a_service_is_drawn_with_its_frontends_and_each_endpoint_once() {
     // What two frontends give to one endpoint is added up.
     assert!(svg.contains("4 open, 6 connections/s, 2.3 KiB/s in, 78.1 KiB/s out"), "{svg}");
     assert!(tables.contains("61s") && tables.contains("not used: not ready"), "{tables}");
-    for text in [warning().as_str(), "a change of it is not written yet", "192.0.2.0/24"] {
+    for text in [warning().as_str(), "a change of it is pending", "192.0.2.0/24"] {
         assert!(page.contains(text), "{text}: {page}");
     }
     let link = "/console/trace?source=outside&amp;destination=203.0.113.9%3A80&amp;protocol=tcp";

@@ -1162,11 +1162,11 @@ fn ranges_are_as_kube_proxy_takes_them() {
         assert_eq!(parsed(text), Ok(Some(range.to_owned())), "{text:?}");
     }
     for (text, reason) in [
-        ("a-b", "a port is a number"),
-        ("1-", "a port is a number"),
-        ("-1", "a port is a number"),
-        ("+1", "a port is a number"),
-        ("99999999999", "a port is a number"),
+        ("a-b", "a port must be a number"),
+        ("1-", "a port must be a number"),
+        ("-1", "a port must be a number"),
+        ("+1", "a port must be a number"),
+        ("99999999999", "a port must be a number"),
         ("2-1", "it ends before it begins"),
         ("65535+1", "the last port is 65535"),
         ("1-65536", "the last port is 65535"),

@@ -46,7 +46,7 @@ impl Linux {
             if let Some(error) = errors.first() {
                 tracing::warn!(
                     others = errors.len() - 1,
-                    "a virtual server cannot be read, and is left alone: {error}"
+                    "cannot read a virtual server, which stays unchanged: {error}"
                 );
             }
             Ok(found.iter().filter_map(|listed| translate::listed(&listed.server)).collect())

@@ -60,7 +60,7 @@ const CASES: [Case; 21] = [
     (
         |facts| of_ipvs(facts).ipv6_taken = Some(refused()),
         V4,
-        &[("IPVS of this kernel has no IPv6, so that IPv6 is not served", false)],
+        &[("IPv6 is not served: IPVS of this kernel does not support it", false)],
     ),
     (
         |facts| {
@@ -86,7 +86,7 @@ const CASES: [Case; 21] = [
             facts.sysctls_writable = refused();
         },
         BOTH,
-        &[("the kernel does not give us IPVS", true)],
+        &[("IPVS is not available in this kernel", true)],
     ),
     (
         |facts| of_ipvs(facts).scheduler_taken = Some(refused()),

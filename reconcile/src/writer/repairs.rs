@@ -100,7 +100,7 @@ impl Writer {
         if drift.is_empty() {
             return false;
         }
-        warn!(changes = drift.len(), "another program changed the kernel's state; repairs it");
+        warn!(changes = drift.len(), "another program changed kernel state; kube-ipvs repairs it");
         cx.observers.report(&Report::Drifted { repairs: &drift, planner: &cx.planner });
         self.found_drift = true;
         true

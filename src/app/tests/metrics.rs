@@ -65,14 +65,16 @@ fn of_services() -> String {
     });
     let mut families = metrics.gather();
     families.retain(|family| !others.contains(family.name()));
-    let text = "In mode ipvs, with `serviceMetrics` other than `off` (`docs/config.md`), these are there besides. \
-                They are\nread from IPVS every 15 seconds, or less often if that would take more than 2 % of a \
-                processor, and never on\nthe way of a change. A Service counts from the start of the program on, \
-                with all of its frontends: cluster\naddress, node ports, external and load balancer's addresses. \
-                It has series as long as it has an endpoint.\n\n\
+    let text = "In mode ipvs, with `serviceMetrics` other than `off` (`docs/config.md`), these are \
+                there besides. They are\nread from IPVS every 15 seconds, or less often if that \
+                would take more than 2 % of a processor, and never on\nthe way of a change. A \
+                Service counts from the start of the program on, with all of its frontends: \
+                cluster\naddress, node ports, external and load balancer IPes. It has series as \
+                long as it has an endpoint.\n\n\
                 The counters stand still where the kernel does not keep up IPVS' statistics \
-                (`docs/estimators.md`):\n`kube_ipvs_statistics_running` says if it does. `top:N` then shows those \
-                that come first by name. Connections are\ncounted in either case.\n";
+                (`docs/estimators.md`):\n`kube_ipvs_statistics_running` says if it does. `top:N` \
+                then shows those that come first by name. Connections are\ncounted in either \
+                case.\n";
     let heading = "/metrics with serviceMetrics";
     table(heading, families).replacen("\n\n", &format!("\n\n{text}\n"), 1)
 }

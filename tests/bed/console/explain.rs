@@ -55,7 +55,7 @@ fn answered(from: &Namespace, own: &[IpAddr], address: &str, protocol: Protocol)
     Some((names, is_seen.contains(&true)))
 }
 
-/// Service of two protocols and families, whose load balancer's addresses have source ranges.
+/// Service of two protocols and families, whose load balancer IPes have source ranges.
 fn restricted(bed: &Bed) -> Service {
     let mut service = Service::new("web", ip(CLUSTERS[0]));
     service.cluster.push(ip(CLUSTERS[1]));

@@ -78,7 +78,7 @@ fn pages_show_what_the_kernel_has() {
     let drained = run(&bed, &["drain", "10.244.1.11:8080", "--for", "5m"]);
     assert_eq!(drained.code, 0, "{drained:?}");
     wait_for(&bed, "/console/", "<span class=\"notable\">1 endpoint by hand</span>");
-    wait_for(&bed, "/console/service?name=default/web", "not used: drained by hand");
+    wait_for(&bed, "/console/service?name=default/web", "not used: drained manually");
     assert!(bed.virtual_servers().contains("10.244.1.11:8080             Masq    0"));
     let unknown = get(bed.node(), HERE, "/console/service?name=default/wed").unwrap();
     assert!(unknown.starts_with("HTTP/1.1 404 ") && unknown.contains("default/web"), "{unknown}");

@@ -68,14 +68,14 @@ fn sentences_say_who_gets_what_and_by_which_rule() {
     let explanation = offline(&["web:80"]).unwrap();
     let text = plain(&explanation);
     let expected = [
-        "default/web, LoadBalancer, on node n1 in mode ipvs",
+        "default/web, LoadBalancer, on node n1 in IPVS mode",
         "TCP 10.96.0.10:80, cluster address, port http",
         "  internalTrafficPolicy Cluster: its clients get any endpoint; the scheduler rr chooses.",
         "  Session affinity: a client stays with its endpoint for 3h0m.",
         "  A pod of this node (such as 10.244.1.254) gets one of 10.244.1.11:8080, 10.244.2.11:8080, \
          which sees the client's own address.",
         "  10.244.2.12:8080 on node n2 is not used: not ready.",
-        "TCP 203.0.113.10:80, load balancer's address, port http",
+        "TCP 203.0.113.10:80, load balancer IP, port http",
         "  externalTrafficPolicy Local: clients outside of the cluster get endpoints on this node only; \
          the scheduler rr chooses.",
         "  Source ranges: only clients in 172.16.0.0/12 may use it.",

@@ -222,9 +222,9 @@ impl Screen {
     fn head(&self) -> Vec<Line<'static>> {
         let held = if self.is_held { ", held" } else { "" };
         let first = match &self.top {
-            None => "reading IPVS' counters twice, 2 s apart…".to_owned(),
+            None => "reading IPVS counters twice, 2 s apart…".to_owned(),
             Some(top) => format!(
-                "{} Services by {}{held}; all together {} connections/s, {} bytes/s in, {} out",
+                "{} Services by {}{held}; total {} connections/s, {} bytes/s in, {} out",
                 top.total,
                 name(self.asked.sort),
                 short(top.all.connections),

@@ -88,7 +88,7 @@ async fn nothing_of_ipvs_goes_before_the_last_chain_is_there() {
         let reports = world.reports.take();
         let held_up = reports.iter().find(|report| report.starts_with("held up"));
         let names_rules = |it: &String| {
-            it.split_once("mode iptables lacks rules: ")
+            it.split_once("iptables mode lacks rules: ")
                 .is_some_and(|(_, why)| why.contains("KUBE-"))
         };
         assert_eq!(held_up.is_some_and(names_rules), is_held_up, "{reports:?}");
