@@ -29,9 +29,9 @@ pub fn require_none_beside() -> anyhow::Result<()> {
         Err(_) => return Ok(()),
     };
     bail!(
-        "kube-ipvs serves in this network namespace already (process {pid}), and a second one beside it would \
-         undo its work. To see what it does, try `kube-ipvs status`; `kube-ipvs --help` lists the commands. To \
-         start another one all the same, give it a configuration: --config FILE, or flags"
+        "kube-ipvs already serves in this network namespace (process {pid}), and a second one \
+         would undo its changes. `kube-ipvs status` shows its state; `kube-ipvs --help` lists the \
+         commands. To start a second one anyway, give it a configuration: --config FILE, or flags"
     )
 }
 
@@ -96,7 +96,7 @@ fn served(client: &Client) -> Result<Mode, String> {
 
 fn without_console(failure: &Failure) -> anyhow::Error {
     anyhow!(
-        "{failure}. The order goes by the console: where there is none, change the mode in the configuration, \
-         which a running kube-ipvs takes on"
+        "{failure}. The switch needs the console. Without it, change the mode in the \
+         configuration, which a running kube-ipvs applies"
     )
 }

@@ -286,8 +286,8 @@ impl fmt::Display for SysctlError {
             _ if sysctl.path.starts_with("net/netfilter/nf_conntrack") && found.is_none() => {
                 write!(
                     f,
-                    "The kernel has it only with connection tracking: load the module on the host \
-                     (modprobe nf_conntrack), then set it there (sysctl -w {sysctl})"
+                    "The kernel has it only with conntrack: load the module on the host (modprobe \
+                     nf_conntrack), then set it there (sysctl -w {sysctl})"
                 )
             }
             _ => write!(f, "Set it on the host (sysctl -w {sysctl})"),

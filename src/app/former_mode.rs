@@ -162,10 +162,9 @@ impl FormerMode {
             }
             if !was_left {
                 let note = format!(
-                    "mode ipvs has left {n_left} virtual servers: new connections go by the rules \
-                     of mode {}, and those that IPVS has go on until they end, or drainDeadline is \
-                     over",
-                    self.settings.mode
+                    "IPVS mode left {n_left} virtual servers: new connections follow the rules of \
+                     {}; existing IPVS connections continue until they end, or until drainDeadline",
+                    self.settings.mode.title()
                 );
                 self.recorder.record(event(Severity::Normal, SWITCHING, note));
             }
@@ -184,7 +183,7 @@ impl FormerMode {
         let addresses = match read.map_err(anyhow::Error::from).flatten() {
             Ok(addresses) => addresses,
             Err(error) => {
-                warn!("{error}; UDP sockets of this node are not waited for");
+                warn!("{error}; kube-ipvs does not wait for UDP sockets of this node");
                 return Some(());
             }
         };
@@ -195,12 +194,15 @@ impl FormerMode {
                 Ok(_) if Instant::now() >= deadline => return Some(()),
                 Ok(sockets) if std::mem::take(&mut is_first) => info!(
                     sockets,
-                    "UDP sockets of this node have a service address as their source: the addresses of \
-                     mode ipvs stay until they are closed, or drainDeadline is over"
+                    "keeping the addresses of IPVS mode: UDP sockets of this node use them as \
+                     source (until the sockets are closed, or until drainDeadline)"
                 ),
                 Ok(_) => {}
                 Err(error) => {
-                    warn!("read the table of UDP sockets: {error}; they are not waited for");
+                    warn!(
+                        "cannot read the table of UDP sockets: {error}; kube-ipvs does not wait \
+                           for them"
+                    );
                     return Some(());
                 }
             }
@@ -221,7 +223,7 @@ impl FormerMode {
             Removal::Ipvs => cleanup::ipvs_mode(&settings, &backends),
         });
         removing.await.unwrap_or_else(|error| {
-            let failure = format!("removing the state of other modes failed: {error}");
+            let failure = format!("cannot remove the state of other modes: {error}");
             CleanupReport { failures: vec![failure], ..CleanupReport::default() }
         })
     }
@@ -294,8 +296,8 @@ fn ended(
         (Severity::Normal, format!("{serves}, and nothing of {of} is left"))
     } else {
         let note = format!(
-            "{serves}; rules and sets of {of} stay, since cleanupOtherModes is off: --cleanup \
-             removes those of all modes"
+            "{serves}; rules and sets of {of} stay, because cleanupOtherModes is false; --cleanup \
+             removes the state of all modes"
         );
         (Severity::Normal, note)
     };

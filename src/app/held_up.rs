@@ -56,7 +56,7 @@ pub(super) async fn for_too_long(
     while can_go_back && status.wait_for(lacks_something).await.is_ok() {
         tokio::select! {
             () = sleep(LIMIT) => {
-                return anyhow!("it was so for {LIMIT:?}: {}", lack.text());
+                return anyhow!("this lasted for {LIMIT:?}: {}", lack.text());
             }
             _ = status.wait_for(|status| !lacks_something(status)) => {}
         }

@@ -63,7 +63,10 @@ async fn until_possible(pause: Duration, look: Look, at_work: &TaskTracker) {
         match at_work.spawn_blocking(move || look()).await {
             Ok(Ok(())) => return,
             Ok(Err(missing)) => debug!("still missing: {}", missing.join("; ")),
-            Err(error) => warn!("looking at what the host can do failed: {error}; looks again"),
+            Err(error) => warn!(
+                "checking the host's prerequisites failed: {error}; kube-ipvs \
+                                 checks again"
+            ),
         }
     }
 }

@@ -102,11 +102,11 @@ fn write_state(
     if leaves(Mode::leads_by_rules) {
         let chosen = Settings { mode: to, ..configured.settings.clone() };
         let beside = left::rules_beside(&chosen, configured.variant)?;
-        writeln!(out, "rules: {beside}; connections that they led go on")?;
+        writeln!(out, "rules: {beside}; their connections continue")?;
     }
     if leaves(Mode::balances_by_rules) {
         let affinity = left::chains_with_affinity(configured.variant)?;
-        writeln!(out, "session affinity: begins anew for {affinity} ports of Services")?;
+        writeln!(out, "session affinity: starts over for {affinity} ports of Services")?;
     }
     if leaves(Mode::relays) {
         write_relayed(configured, relayed, out)?;
@@ -130,13 +130,13 @@ fn write_ipvs(
         "IPVS mode: {by_ipvs}; connections of TCP and SCTP have {deadline:?} to end (drainDeadline)"
     )?;
     let affinity = by_ipvs.connections.persistent;
-    writeln!(out, "session affinity: begins anew for {affinity} virtual servers")?;
+    writeln!(out, "session affinity: starts over for {affinity} virtual servers")?;
     write_lack_of_copies(configured, out)?;
     if sysctl::answers_for_real_servers(Path::new(sysctl::ROOT)) {
         writeln!(
             out,
-            "net.ipv4.vs.nat_icmp_send: 1. kube-ipvs sets it to 0, and not back: with 1, IPVS cuts \
-             connections that rules lead"
+            "net.ipv4.vs.nat_icmp_send: 1. kube-ipvs sets it to 0 and does not restore it: with 1, \
+             IPVS cuts connections that rules handle"
         )?;
     }
     Ok(())
@@ -153,9 +153,9 @@ fn write_relayed(
     writeln!(
         out,
         "relay: {connections} TCP connections, which have {deadline:?} to end (drainDeadline), and \
-         {udp_clients} clients of UDP, which are led anew"
+         {udp_clients} UDP clients, which get a new endpoint"
     )?;
-    writeln!(out, "session affinity: begins anew for the clients of the relay")?;
+    writeln!(out, "session affinity: starts over for the clients of the relay")?;
     Ok(())
 }
 

@@ -255,7 +255,7 @@ fn a_switch_that_is_held_up_is_given_up_and_the_former_mode_goes_on() {
     let mut proxy = bed.start(&["--config", &path]);
     let process = proxy.process();
     let mut connection = mk_connection(&bed);
-    // A set that is not ours, in the place of one that mode ipvs needs, and in use.
+    // A set that is unowned, in the place of one that mode ipvs needs, and in use.
     bed.tool("ipset", &["create", "KUBE-CLUSTER-IP", "hash:ip"]);
     let foreign = ["INPUT", "-m", "set", "--match-set", "KUBE-CLUSTER-IP", "src", "-j", "ACCEPT"];
     bed.tool("iptables", &[&["-A"], &foreign[..]].concat());

@@ -128,7 +128,7 @@ pub(crate) fn title(frontend: &FrontendState) -> String {
 pub(super) fn kind_text(kind: FrontendKind, internal_frontend_of: Option<SocketAddr>) -> String {
     let text = match kind {
         FrontendKind::ClusterAddress => "cluster address",
-        FrontendKind::NodePort => "node port",
+        FrontendKind::NodePort => "NodePort",
         FrontendKind::LoadBalancer => "load balancer IP",
         FrontendKind::External => "external address",
     };

@@ -186,7 +186,7 @@ const fn kind(frontend: &FrontendState) -> &'static str {
     match (frontend.internal_frontend_of, frontend.kind) {
         (Some(_), _) => "internal frontend",
         (None, FrontendKind::ClusterAddress) => "cluster address",
-        (None, FrontendKind::NodePort) => "node port",
+        (None, FrontendKind::NodePort) => "NodePort",
         (None, FrontendKind::LoadBalancer) => "load balancer",
         (None, FrontendKind::External) => "external",
     }

@@ -90,7 +90,7 @@ impl Linux {
             let name =
                 translate::set_name(set).map_err(|error| ReadError::new(set.name(), error))?;
             let Some(header) = found.get(&name) else { continue };
-            // A set of another type is not ours. Reading it explains that.
+            // A set of another type is unowned. Reading it explains that.
             if let Some(n) = header.elements
                 && translate::is_same_kind(set, &header.identity)
             {

@@ -381,7 +381,7 @@ impl OwnTables {
         if !present.is_empty() {
             let found = self.client.list_flow_tables(&table).map_err(|error| unread(&error))?;
             if found.is_empty() == self.has_flow_table(family) {
-                let is = if found.is_empty() { "is missing" } else { "is not ours" };
+                let is = if found.is_empty() { "is missing" } else { "is unowned" };
                 differences.push(format!("the flow table of table {table} {is}"));
             }
         }

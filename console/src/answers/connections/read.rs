@@ -14,7 +14,7 @@ use crate::answers::{FailureAnswer, Reason};
 use kernel::connection_table::{self, TableEntry};
 use kernel::conntrack::{self, ConntrackClient, TrackedConnection};
 
-/// Most connections of connection tracking that are held at once.
+/// Most conntrack entries that are held at once.
 const MOST: usize = 50_000;
 
 /// Most lines of IPVS's table that are read: the cost grows with the square of their number.

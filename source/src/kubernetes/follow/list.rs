@@ -52,8 +52,8 @@ impl Follower {
         let kind = self.kind.name();
         info!(
             kind,
-            "streaming list failed: {}; the server's cache is listed instead, streams are tried again \
-             in an hour",
+            "streaming list failed: {}; kube-ipvs lists from the server's cache instead, and tries \
+             streams again in an hour",
             failure.cause()
         );
         self.lists = Lists::Cached;
@@ -63,7 +63,7 @@ impl Follower {
     fn list_in_pages(&mut self, failure: &Failure) {
         info!(
             kind = self.kind.name(),
-            "list of the server's cache failed: {}; etcd is listed instead, in pages",
+            "list from the server's cache failed: {}; kube-ipvs lists from etcd instead, in pages",
             failure.cause()
         );
         self.lists = Lists::Paged;
