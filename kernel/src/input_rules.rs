@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn a_chain_that_drops_is_an_obstacle() {
         let found = of_iptables(Family::V4, "*filter\n:INPUT DROP [0:0]\nCOMMIT\n").unwrap();
-        assert!(found.what.starts_with("the chain INPUT of IPv4 has the policy DROP"), "{found:?}");
+        assert!(found.what.starts_with("the INPUT chain of IPv4 has the policy DROP"), "{found:?}");
         assert_eq!(of_iptables(Family::V6, "*filter\n:INPUT ACCEPT [0:0]\nCOMMIT\n"), None);
     }
 

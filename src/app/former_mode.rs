@@ -354,7 +354,7 @@ mod tests {
             note(None, true, &mk_report(&["rules"], &[])).unwrap(),
             "this node serves in iptables mode, and nothing of other modes is left"
         );
-        assert!(note(Some(&former), false, &none).unwrap().contains("cleanupOtherModes is off"));
+        assert!(note(Some(&former), false, &none).unwrap().contains("cleanupOtherModes is false"));
         let failed = mk_report(&["rules"], &["a set is in use"]);
         let said = ended(Mode::Iptables, Some(&former), true, &failed).unwrap();
         assert_eq!(said.severity, Severity::Warning);

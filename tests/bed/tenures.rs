@@ -99,7 +99,7 @@ fn an_order_switches_the_running_process_there_and_back() {
     lack_copies(&bed);
     let said = switch(&bed, &["--to=iptables", "--dry-run"]).unwrap();
     assert!(said.contains("TEE (module xt_TEE)"), "{said}");
-    assert!(said.contains("a client that uses the port of a closed connection again"), "{said}");
+    assert!(said.contains("a connection from a client port that was used before"), "{said}");
     assert!(said.contains("the node can switch to iptables mode"), "{said}");
     assert_eq!(bed.virtual_servers(), before);
     assert!(!bed.rules("iptables").contains("KUBE-SVC-"), "a dry run writes nothing");
@@ -303,8 +303,8 @@ fn connections_of_every_mode_live_through_switches_by_way_of_mode_userspace() {
     for (mode, met) in [
         ("userspace", "IPVS mode: 1 virtual servers"),
         ("iptables", "relay: 1 TCP connections, which have 600s to end"),
-        ("userspace", "rules of other modes; connections that they led go on"),
-        ("ipvs", "clients of UDP, which are led anew"),
+        ("userspace", "rules of other modes; their connections continue"),
+        ("ipvs", "UDP clients, which get a new endpoint"),
     ] {
         let said = switch(&bed, &[&format!("--to={mode}"), "--dry-run"]).unwrap();
         assert!(

@@ -64,8 +64,8 @@ fn a_mode_is_tried_first_and_may_have_a_fallback() {
 #[test]
 fn what_a_fallback_cannot_be_is_said() {
     for (own, expected) in [
-        ("fallback: userspace", "must be iptables, or empty for a node that does not fall back"),
-        ("fallback: ipvs", "must be iptables, or empty for a node that does not fall back"),
+        ("fallback: userspace", "must be iptables, or empty to never fall back"),
+        ("fallback: ipvs", "must be iptables, or empty to never fall back"),
         ("fallbackRetry: 9s", "must be from 10s to 24h [fallbackRetry]"),
         ("fallbackRetry: 24h1s", "must be from 10s to 24h [fallbackRetry]"),
         ("fallbackRetry: -1s", "must be from 10s to 24h [fallbackRetry]"),

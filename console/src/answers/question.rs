@@ -89,9 +89,9 @@ mod tests {
         assert_eq!(said("GET", "/some?limit=3", Vec::new()).await, taken);
         assert_eq!(said("POST", "/some", b"{\"limit\": 3}".to_vec()).await, taken);
         for (method, uri, body, words) in [
-            ("GET", "/some?limit=many", "", "the parameters of /some make no sense: "),
+            ("GET", "/some?limit=many", "", "invalid parameters of /some: "),
             ("GET", "/some", "", "missing field `limit`"),
-            ("POST", "/some", "limit: 3", "the request to /some makes no sense: "),
+            ("POST", "/some", "limit: 3", "invalid request to /some: "),
         ] {
             let (status, said) = said(method, uri, body.as_bytes().to_vec()).await;
             assert_eq!(status, StatusCode::BAD_REQUEST, "{said}");

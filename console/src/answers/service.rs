@@ -51,7 +51,7 @@ pub struct ServiceState {
     pub external_traffic_policy: String,
     /// Number of seconds for which a client's address stays with its endpoint.
     pub affinity_seconds: Option<u32>,
-    /// Networks whose clients may use the load balancer IPes; empty: all.
+    /// Networks whose clients may use the load balancer IPs; empty: all.
     pub source_ranges: Vec<String>,
     /// Answer to a load balancer's health checks.
     pub health_check: Option<HealthCheckState>,

@@ -321,7 +321,7 @@ mod tests {
     #[test]
     fn an_unknown_service_is_answered_with_the_same_name_elsewhere_and_the_nearest() {
         let said = no_such_service("shop/web", &names()).message;
-        assert!(said.starts_with("there is no Service shop/web; nearest: default/web"), "{said}");
+        assert!(said.starts_with("no Service shop/web; nearest: default/web"), "{said}");
         let said = no_such_service("shop/crat", &names()).message;
         assert!(said.ends_with("nearest: shop/cart, shop/card"), "{said}");
         let said = no_such_service("x/zzzzzzzzzzzzzzzzzz", &names()).message;

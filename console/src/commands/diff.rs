@@ -124,9 +124,8 @@ fn text(diff: &Diff, all: bool) -> String {
         text += &format!("{}: {objects}\n", bad("not compared"));
     }
     if diff.waiting > 0 && !text.is_empty() {
-        let (services, verb) =
-            (counted(diff.waiting, "Service"), if diff.waiting == 1 { "waits" } else { "wait" });
-        text += &format!("{services} {verb} not planned yet, and are not compared\n");
+        let services = counted(diff.waiting, "Service");
+        text += &format!("not planned yet, and not compared: {services}\n");
     }
     text
 }
@@ -232,7 +231,7 @@ mod tests {
              pending, written or retried by kube-ipvs: 1 difference; drift: 1 difference\n\
              not compared: cannot read virtual server TCP 10.96.0.1:443: no\n\
              not compared: 41 more objects\n\
-             2 Services wait to be planned; the plan is without them\n"
+             not planned yet, and not compared: 2 Services\n"
         );
         let json = serde_json::to_value(&diff.differences[1]).unwrap();
         assert_eq!(json["state"], "pending");

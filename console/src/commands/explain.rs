@@ -204,11 +204,11 @@ fn frontend_text(frontend: &FrontendExplanation) -> String {
     unused.for_each(&mut sentence);
     if frontend.more_unused > 0 {
         let endpoints = counted(frontend.more_unused, "more endpoint");
-        sentence(format!("{endpoints} that no client gets are not explained."));
+        sentence(format!("Not explained: {endpoints} that no client gets."));
     }
     if frontend.more_endpoints > 0 {
         let endpoints = counted(frontend.more_endpoints, "more endpoint");
-        sentence(notable(format!("{endpoints} are not explained: the Service has too many.")));
+        sentence(notable(format!("Not explained: {endpoints} (the Service has too many).")));
     }
     text
 }

@@ -150,7 +150,8 @@ add      address 10.96.0.10 on kube-ipvs0                        -      there   
         let mut lines = text.lines();
         let warning = lines.next().unwrap();
         assert!(warning.starts_with("Warning: ") && warning.contains("b.yaml"), "{text}");
-        let note = "Note: no Node n1 is among the manifests: NodePorts are at no address; add its manifest";
+        let note =
+            "Note: no Node n1 is in the manifests: NodePorts have no address; add its manifest";
         assert_eq!(lines.next(), Some(note), "{text}");
         assert!(text.contains("KUBE-SVC-"), "{text}");
         assert_eq!(plain(&plan(&[("node.yaml", NODE)], &[])), "");

@@ -75,7 +75,7 @@ pub(crate) fn facts(state: &ServiceState) -> Facts {
         format!("port {}: {endpoints} on this node", check.port)
     });
     facts.add("Health check", check);
-    facts.add("Waiting", state.is_waiting.then(|| notable("a change of it is pending")));
+    facts.add("Pending", state.is_waiting.then(|| notable("a change of it is pending")));
     for warning in &state.warnings {
         facts.add("Warning", [bad(warning)]);
     }

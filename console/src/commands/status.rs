@@ -79,7 +79,7 @@ pub(crate) fn facts(status: &Status) -> Facts {
             notable(format!("{}, the oldest for {age}", counted(number, "Service")))
         }
     };
-    facts.add("Waiting", [waiting]);
+    facts.add("Pending", [waiting]);
     facts.add("Kernel", [kernel_text(&status.kernel, input.waiting)]);
     facts.add("Drift", [drift_text(&status.kernel)]);
     facts.add("Sysctls", [sysctls_text(&status.kernel)]);
@@ -259,7 +259,7 @@ mod tests {
     fn a_screen_has_facts_and_the_tables_with_rows() {
         let mut status: serde_json::Value =
             serde_json::from_str(include_str!("../answers/status/whole.json")).unwrap();
-        status["lacks"] = serde_json::json!(["a write is retried", "sysctls are wrong"]);
+        status["lacks"] = serde_json::json!(["an operation is retried", "sysctls are wrong"]);
         status["sets"] = serde_json::json!([
             {"name": "KUBE-CLUSTER-IP", "entries": 65_000, "capacity": 65_536},
             {"name": "KUBE-LOOP-BACK", "entries": 0, "capacity": 65_536},
@@ -285,8 +285,8 @@ Source      api
 ";
         let middle = "\
 Services    1, 1 endpoint
-Waiting     nothing
-Kernel      2 writes refused, and retried, 1 virtual server, 1 real server, 1 address, 1 operation since the start
+Pending     nothing
+Kernel      2 writes failed, retried, 1 virtual server, 1 real server, 1 address, 1 operation since the start
 Drift       none, 1 pass of the audit
 Sysctls     all as required
 Draining    nothing

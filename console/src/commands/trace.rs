@@ -109,7 +109,7 @@ pub(crate) fn head(trace: &Trace) -> Vec<String> {
     let comes = match packet.interface.as_deref() {
         None => "sent by this node".to_owned(),
         Some("") => "arrives at an unknown interface".to_owned(),
-        Some(name) => format!("comes by {name}"),
+        Some(name) => format!("arrives at {name}"),
     };
     let who = if packet.asked == packet.source.to_string() {
         packet.asked.clone()
@@ -140,7 +140,7 @@ pub(crate) fn ways(trace: &Trace) -> impl Iterator<Item = WayText> {
     let of = trace.ways.len();
     (1..).zip(&trace.ways).map(move |(number, way)| {
         let title = match (of, way.share) {
-            (1, _) => "Its way".to_owned(),
+            (1, _) => "Its path".to_owned(),
             (_, Some(share)) => {
                 format!("Path {number} of {of}, {} of new connections", percent(share))
             }
@@ -340,7 +340,7 @@ mod tests {
         assert_eq!(v6.destination.socket, "[fd00:96::10]:443".parse().unwrap());
         assert_eq!(v6.destination.protocol, "tcp");
         for (words, said) in [
-            (["anywhere", "10.96.0.10:53"], "`node`, `localhost` and `outside`"),
+            (["anywhere", "10.96.0.10:53"], "`node`, `localhost` or `outside`"),
             (["node", "10.96.0.10"], "an address and a port"),
             (["node", "10.96.0.10:53/icmp"], "icmp is no protocol"),
         ] {
@@ -378,16 +378,16 @@ mod tests {
             more_endpoints: 0,
         };
         let expected = "\
-TCP from outside (192.0.2.254) to 10.96.0.10:80: Service default/web; comes by eth0, IPVS mode
+TCP from outside (192.0.2.254) to 10.96.0.10:80: Service default/web; arrives at eth0, IPVS mode
 Note: outside stands for 192.0.2.254
 
-Its way
+Its path
   PREROUTING nat   KUBE-SERVICES 3   ! -s 10.0.0.0/8 -j KUBE-MARK-MASQ
                                        found in KUBE-CLUSTER-IP: 10.96.0.10,tcp:80
-                                       its mark is 0x4000 now
+                                       its mark is now 0x4000
   routing                            for this node
   INPUT nat        KUBE-SERVICES 1   -j ACCEPT
-  INPUT IPVS       virtual server    10.96.0.10:80, scheduler rr; a client comes back to its endpoint for 90 s
+  INPUT IPVS       virtual server    10.96.0.10:80, scheduler rr; a client keeps its endpoint for 90 s
   end                                an endpoint gets it
   ENDPOINT           WEIGHT   SHARE   SEES AS SOURCE
   10.244.1.11:8080   1        50%     10.244.1.1, masqueraded

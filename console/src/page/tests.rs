@@ -133,7 +133,7 @@ fn answers() -> Router {
         match asked.name.as_str() {
             "shop/cart" => answer("Service", service("cart")).into_response(),
             "shop/<i>" => answer("Service", service("<i>\"&")).into_response(),
-            _ => failure(Reason::NotFound, "there is no Service shop/crat; is it shop/cart?"),
+            _ => failure(Reason::NotFound, "no Service shop/crat; is it shop/cart?"),
         }
     };
     let of_trace = move |Query(asked): Query<Asked>| async move {
@@ -279,7 +279,7 @@ async fn live_pages_ask_again_and_a_form_does_not() {
 async fn what_is_not_there_is_said_with_the_nearest_name() {
     let (status, page) = read("/console/service?name=shop/crat").await;
     assert_eq!(status, 404);
-    assert!(page.contains("there is no Service shop/crat; is it shop/cart?"), "{page}");
+    assert!(page.contains("no Service shop/crat; is it shop/cart?"), "{page}");
     assert_well_formed(&page);
 }
 

@@ -181,7 +181,7 @@ fn too_few_buckets(buckets: u32, error: &io::Error) -> String {
     // (`nf_conntrack_set_hashsize` in net/netfilter/nf_conntrack_core.c).
     let cure = match error.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
         Some(rustix::io::Errno::OPNOTSUPP) => {
-            "They can be set only in the host's network namespace, and this is another one"
+            "This is not the host's network namespace, and they can be set only there"
         }
         _ => "Mount /sys writable, or leave the table unchanged (conntrack.maxPerCore: 0)",
     };
@@ -198,8 +198,8 @@ fn tolerable(proc_sys: &Path, error: &SysctlError) -> Option<String> {
     let found = error.found.as_ref()?;
     is_of_another_namespace(proc_sys).then(|| {
         format!(
-            "{} stays {found} instead of {wanted}: it can be set only in the host's network \
-             namespace, and this is another one",
+            "{} stays {found} instead of {wanted}: this is not the host's network namespace, and \
+             it can be set only there",
             error.sysctl.name()
         )
     })

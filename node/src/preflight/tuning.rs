@@ -133,7 +133,7 @@ mod tests {
         let of_ipvs = idle(Some(900), Some(86_400));
         assert_eq!(of_ipvs.state, CheckState::Warning);
         assert!(
-            of_ipvs.found.starts_with("IPVS forgets a TCP connection after 900 s"),
+            of_ipvs.found.starts_with("IPVS drops a TCP connection after 900 s"),
             "{of_ipvs:?}"
         );
         assert!(of_ipvs.remedy.unwrap().starts_with("raise ipvs.tcpTimeout"));

@@ -33,7 +33,7 @@ fn answers_are_kube_proxys_to_the_letter_and_say_what_is_wrong() {
     let late = Moment { time: now.time + Duration::from_nanos(7), ..after(start, 100) };
     assert_eq!(
         health.livez(late).body,
-        r#"{"lastUpdated":"2026-01-01T09:00:03.5Z","currentTime":"2026-01-01T09:00:10.500000007Z","healthy":false,"status":{"IPv4":{"lastUpdated":"2026-01-01T09:00:00.5Z","healthy":false},"IPv6":{"lastUpdated":"2026-01-01T09:00:03.5Z","healthy":false}},"problems":["changes of 12 Services wait to be written, the oldest for 96 s; 60 s are too long"]}"#
+        r#"{"lastUpdated":"2026-01-01T09:00:03.5Z","currentTime":"2026-01-01T09:00:10.500000007Z","healthy":false,"status":{"IPv4":{"lastUpdated":"2026-01-01T09:00:00.5Z","healthy":false},"IPv6":{"lastUpdated":"2026-01-01T09:00:03.5Z","healthy":false}},"problems":["changes of 12 Services are pending, the oldest for 96 s (limit 60 s)"]}"#
     );
     assert_eq!(
         Health::new(&[], TIMEOUT, start).livez(start).body,

@@ -69,7 +69,7 @@ fn pages_show_what_the_kernel_has() {
         assert!(table.contains(&format!(">{real_server}</td>")), "{real_server}: {table}");
     }
     let form = page(&bed, "/console/trace");
-    assert!(form.contains("<form") && !form.contains("Its way"), "{form}");
+    assert!(form.contains("<form") && !form.contains("Its path"), "{form}");
     let trace = page(&bed, "/console/trace?source=outside&destination=10.96.0.10:80");
     for text in ["Service default/web", "KUBE-CLUSTER-IP", "10.96.0.10:80, scheduler rr"] {
         assert!(trace.contains(text), "{text}: {trace}");

@@ -93,7 +93,7 @@ mod tests {
             let kind = &mut status.source.kinds[0];
             (kind.is_following, kind.since) = (false, None);
         });
-        assert_eq!(of(&listed, 0), [""; 0], "its watch begins");
+        assert_eq!(of(&listed, 0), [""; 0], "watch starting");
     }
 
     #[test]

@@ -211,6 +211,6 @@ mod tests {
         let said = find("everywhere", "10.96.0.10").unwrap_err();
         assert!(said.contains("everywhere is no source"), "{said}");
         let said = find("fd00::1", "10.96.0.10").unwrap_err();
-        assert!(said.contains("different families"), "{said}");
+        assert!(said.contains("address families differ"), "{said}");
     }
 }

@@ -198,8 +198,8 @@ fn endpoints_that_are_left_out_are_counted_in_words() {
     let text = plain(&explanation);
     for expected in [
         "10.244.2.11:8080 and 998 more, which sees",
-        "  Without the reasons of 1 more endpoint that no client gets.",
-        "  Without 5000 more endpoints: the Service has too many to look at each.",
+        "  Not explained: 1 more endpoint that no client gets.",
+        "  Not explained: 5000 more endpoints (the Service has too many).",
     ] {
         assert!(text.contains(expected), "{expected}: {text}");
     }

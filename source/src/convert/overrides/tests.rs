@@ -113,7 +113,7 @@ fn flags_are_the_schedulers() {
     }
     let (overrides, warning) = faulty(&with("mh", "none,mh-port"));
     assert_eq!(overrides.unwrap().scheduler_flags, Some(0x10));
-    assert!(warning.contains("none stands beside other flags; left out"), "{warning}");
+    assert!(warning.contains("none cannot be combined with other flags; left out"), "{warning}");
     let (overrides, warning) = faulty(&with("sh", "mh-port,sh-port"));
     assert_eq!(overrides.unwrap().scheduler_flags, Some(0x10));
     assert!(warning.contains("mh-port means something to the scheduler mh"), "{warning}");

@@ -138,8 +138,8 @@ fn the_first_file_by_name_wins_and_the_next_one_takes_over() {
     let (events, warning) =
         apply_faulty(&mut folder, [read("c.yaml", mk_service("a", "10.96.0.3"))]);
     assert!(events.is_empty());
-    let expected = "/manifests/c.yaml: Service default/a is in b.yaml too, \
-                    and is in force as it is there";
+    let expected = "/manifests/c.yaml: Service default/a is also in b.yaml; \
+                    that definition is in use";
     assert_eq!(warning, expected);
     // Saved again by the same holders: no new warning.
     assert!(apply(&mut folder, [read("c.yaml", mk_service("a", "10.96.0.4"))]).is_empty());
