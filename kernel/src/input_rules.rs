@@ -279,7 +279,11 @@ mod tests {
         let error = netlink::DecodeError::new("chain", "shorter than struct nfgenmsg");
         let found = of_filter_chains(Err(error));
         let [Obstacle { what, remedy }] = &found[..] else { panic!("{found:?}") };
-        assert!(what.contains("cannot be read: ") && what.contains("struct nfgenmsg"), "{what}");
+        assert!(
+            what.contains("cannot read the nftables chains of the hook input: ")
+                && what.contains("struct nfgenmsg"),
+            "{what}"
+        );
         assert!(remedy.contains("nft list ruleset"), "{remedy}");
         assert_eq!(of_filter_chains(Ok::<_, netlink::Error>(Vec::new())), []);
     }

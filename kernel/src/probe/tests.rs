@@ -70,7 +70,7 @@ const CASES: [Case; 21] = [
         &[],
         &[
             ("IPv6 is not served: IPVS of this kernel does not support it", true),
-            ("iptables does not work", true),
+            ("IPv4 is not served: iptables does not work", true),
         ],
     ),
     (
@@ -105,15 +105,26 @@ const CASES: [Case; 21] = [
         &[("ipset is not available in this kernel", true)],
     ),
     (|facts| of_ipvs(facts).dummy = refused(), BOTH, &[("cannot create a dummy interface", true)]),
-    (|facts| facts.iptables_v4 = refused(), V6, &[("iptables does not work", false)]),
-    (|facts| facts.iptables_v6 = Some(refused()), V4, &[("ip6tables does not work", false)]),
+    (
+        |facts| facts.iptables_v4 = refused(),
+        V6,
+        &[("IPv4 is not served: iptables does not work", false)],
+    ),
+    (
+        |facts| facts.iptables_v6 = Some(refused()),
+        V4,
+        &[("IPv6 is not served: ip6tables does not work", false)],
+    ),
     (
         |facts| {
             facts.iptables_v4 = refused();
             facts.iptables_v6 = Some(refused());
         },
         &[],
-        &[("iptables does not work", true), ("ip6tables does not work", true)],
+        &[
+            ("IPv4 is not served: iptables does not work", true),
+            ("IPv6 is not served: ip6tables does not work", true),
+        ],
     ),
     (
         |facts| {
@@ -131,7 +142,7 @@ const CASES: [Case; 21] = [
         },
         &[],
         &[
-            ("iptables does not work", true),
+            ("IPv4 is not served: iptables does not work", true),
             ("IPv6 is not served (IPv6 is switched off: net.ipv6.conf.all.disable_ipv6", false),
         ],
     ),
@@ -152,7 +163,10 @@ const CASES: [Case; 21] = [
             facts.iptables_v6 = Some(refused());
         },
         &[],
-        &[("iptables does not work", true), ("ip6tables does not work", true)],
+        &[
+            ("IPv4 is not served: iptables does not work", true),
+            ("IPv6 is not served: ip6tables does not work", true),
+        ],
     ),
     (
         |facts| {

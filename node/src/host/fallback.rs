@@ -122,7 +122,7 @@ mod tests {
         }
         let unread = || Err("said no".to_owned());
         let said = decide(&mk_choice(true), &mk_missing(), unread).unwrap_err().to_string();
-        assert!(said.contains("cannot be read") && said.contains("said no"), "{said}");
+        assert!(said.contains("cannot read whether") && said.contains("said no"), "{said}");
     }
 
     #[test]

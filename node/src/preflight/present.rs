@@ -304,7 +304,7 @@ mod tests {
         );
         let check = foreign(Family::V4, Backend::Nft, &others).unwrap();
         assert_eq!(check.state, CheckState::Note);
-        assert!(check.found.contains("KUBE-NWPLCY-1 are neither"), "{}", check.found);
+        assert!(check.found.contains("KUBE-NWPLCY-1 belong neither"), "{}", check.found);
         assert_eq!(foreign(Family::V4, Backend::Nft, &BTreeSet::new()), None);
     }
 

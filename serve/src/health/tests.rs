@@ -195,7 +195,7 @@ fn a_loop_that_takes_nothing_is_not_healthy() {
     assert!(is_healthy(&health, 1_059));
     assert!(!is_healthy(&health, 1_060));
     let body = health.livez(after(start, 1_060)).body;
-    assert!(body.contains("taken no change for 60 s, and 2 wait"), "{body}");
+    assert!(body.contains("taken no change for 60 s, and 2 are pending"), "{body}");
     // It goes on: what is left has its own time.
     health.taken(1, after(start, 1_070));
     assert!(is_healthy(&health, 1_129));
@@ -222,7 +222,7 @@ fn a_process_is_ready_once_it_serves_and_follows_and_stays_so() {
     health.served();
     assert!(lacks(&health, start).contains("EndpointSlices"));
     health.followed();
-    assert!(lacks(&health, start).contains("refuses"));
+    assert!(lacks(&health, start).contains("the kernel rejects"));
     health.prerequisites_refused(Family::V6, false, start);
     assert_eq!(lacks(&health, start), "");
     // Neither a node that leaves nor another tenure changes that, as long as the process works.

@@ -139,7 +139,7 @@ mod tests {
         fs::write(root.path().join("kernel/osrelease"), "5.15.0-91-generic\n").unwrap();
         let settings = wanting(FastPath::Offload, RuleForm::Nftables);
         let lack = try_offload(&settings, root.path()).unwrap_err();
-        assert!(lack.contains("before 6.1"), "{lack}");
+        assert!(lack.contains("before Linux 6.1"), "{lack}");
     }
 
     #[test]

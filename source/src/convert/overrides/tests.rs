@@ -200,7 +200,7 @@ fn weights_that_the_scheduler_does_not_look_at() {
     for scheduler in ["rr", "lc", "dh"] {
         let (_, warning) =
             faulty(&format!("kube-ipvs.io/scheduler: {scheduler}, kube-ipvs.io/weights: node=2"));
-        let expected = format!("the scheduler {scheduler} pays no attention to them");
+        let expected = format!("the scheduler {scheduler} ignores them");
         assert!(warning.contains(&expected), "{warning}");
     }
     let (overrides, warnings) = chosen_beside("wlc", "kube-ipvs.io/weights: node=2");

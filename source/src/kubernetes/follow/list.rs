@@ -226,7 +226,10 @@ mod tests {
         let items = || vec![Item::Service(Box::default()); 2];
         follower.listed(items()).await.unwrap();
         let error = follower.listed(items()).await.unwrap_err().cause();
-        assert!(error.contains("a list has more than 1000000 objects; no API server"), "{error}");
+        assert!(
+            error.contains("a list has more than 1000000 objects; this is not an answer"),
+            "{error}"
+        );
         follower.begin_list().await.unwrap();
         follower.listed(items()).await.unwrap();
         drop(follower);
