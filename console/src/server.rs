@@ -225,7 +225,7 @@ mod tests {
         let path = folder.path().join("console.sock");
         fs::write(&path, "kept").unwrap();
         let said = Socket::bind(&path).unwrap_err().to_string();
-        assert!(said.contains("no socket"), "{said}");
+        assert!(said.contains("not a socket"), "{said}");
         assert_eq!(fs::read(&path).unwrap(), b"kept");
     }
 

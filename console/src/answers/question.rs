@@ -107,6 +107,6 @@ mod tests {
         body.push(b' ');
         let (status, said) = said("POST", "/some", body).await;
         assert_eq!(status, StatusCode::BAD_REQUEST);
-        assert!(said.contains("more than 64 KiB"), "{said}");
+        assert!(said.contains("exceeds 64 KiB"), "{said}");
     }
 }

@@ -325,7 +325,7 @@ mod tests {
         let said = no_such_service("shop/crat", &names()).message;
         assert!(said.ends_with("nearest: shop/cart, shop/card"), "{said}");
         let said = no_such_service("x/zzzzzzzzzzzzzzzzzz", &names()).message;
-        assert!(said.contains("knows 4 Services"), "{said}");
+        assert!(said.contains("has 4 Services"), "{said}");
     }
 
     #[test]

@@ -225,8 +225,8 @@ mod tests {
         assert_eq!(
             plain(&drained_text(&answer)),
             "drained: 10.244.1.5 (all ports) gets no new connections from this node for 10m0s\n\n\
-             SERVICE     ENDPOINTS                                           PORTS LEFT WITHOUT\n\
-             shop/cart   TCP 10.244.1.5:8080                                 -\n\
+             SERVICE     ENDPOINTS                        PORTS LEFT WITHOUT\n\
+             shop/cart   TCP 10.244.1.5:8080              -\n\
              shop/far    no endpoint of it on this node   -\n"
         );
         answer.is_drained = false;

@@ -127,7 +127,7 @@ pub(crate) fn title(frontend: &FrontendState) -> String {
 /// Returns the kind of a frontend in words.
 pub(super) fn kind_text(kind: FrontendKind, internal_frontend_of: Option<SocketAddr>) -> String {
     let text = match kind {
-        FrontendKind::ClusterAddress => "cluster address",
+        FrontendKind::ClusterAddress => "cluster IP",
         FrontendKind::NodePort => "NodePort",
         FrontendKind::LoadBalancer => "load balancer IP",
         FrontendKind::External => "external address",

@@ -275,7 +275,7 @@ mod tests {
             plain.lines().map(|line| line.trim_end().to_owned() + "\n").collect::<String>()
         };
         let head = "\
-Not whole   a write is retried
+Not whole   an operation is retried
             sysctls are wrong
 Node        n, Linux 6.12
 Program     0, process 1, for 9s

@@ -184,7 +184,7 @@ shop/cart                      1.5      1.2k           999   1M           0     
         assert_eq!(plain(&top, true), expected);
         assert!(!plain(&top, false).contains("10.244.1.11"));
         top.stands_still = true;
-        assert!(plain(&top, false).contains("stand still"), "{}", plain(&top, false));
+        assert!(plain(&top, false).contains("do not advance"), "{}", plain(&top, false));
     }
 
     #[test]

@@ -342,7 +342,7 @@ mod tests {
         for (words, said) in [
             (["anywhere", "10.96.0.10:53"], "`node`, `localhost` or `outside`"),
             (["node", "10.96.0.10"], "an address and a port"),
-            (["node", "10.96.0.10:53/icmp"], "icmp is no protocol"),
+            (["node", "10.96.0.10:53/icmp"], "icmp is not a protocol"),
         ] {
             let error = parse(&words).unwrap_err();
             assert!(error.contains(said), "{error}");
@@ -431,8 +431,8 @@ Its path
         let mut trace = trace(vec![refused(Some(1.0 / 3.0)), refused(None)]);
         trace.live = Some(Live { connections: Vec::new(), total: 0 });
         let text = plain(&trace);
-        assert!(text.contains("Way 1 of 2, 33.3% of new connections\n"), "{text}");
-        assert!(text.contains("Way 2 of 2\n"), "{text}");
+        assert!(text.contains("Path 1 of 2, 33.3% of new connections\n"), "{text}");
+        assert!(text.contains("Path 2 of 2\n"), "{text}");
         assert!(text.contains("refused: icmp-port-unreachable\n"), "{text}");
         assert!(text.ends_with("\nno connections to it\n"), "{text}");
     }

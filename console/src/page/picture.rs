@@ -185,7 +185,7 @@ fn socket(frontend: &FrontendState) -> String {
 const fn kind(frontend: &FrontendState) -> &'static str {
     match (frontend.internal_frontend_of, frontend.kind) {
         (Some(_), _) => "internal frontend",
-        (None, FrontendKind::ClusterAddress) => "cluster address",
+        (None, FrontendKind::ClusterAddress) => "cluster IP",
         (None, FrontendKind::NodePort) => "NodePort",
         (None, FrontendKind::LoadBalancer) => "load balancer",
         (None, FrontendKind::External) => "external",

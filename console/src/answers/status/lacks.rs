@@ -93,7 +93,7 @@ mod tests {
             let kind = &mut status.source.kinds[0];
             (kind.is_following, kind.since) = (false, None);
         });
-        assert_eq!(of(&listed, 0), [""; 0], "watch starting");
+        assert_eq!(of(&listed, 0), [""; 0], "its watch begins");
     }
 
     #[test]
@@ -119,10 +119,10 @@ mod tests {
             (|status| status.is_loop_stuck = true, 0, "event loop"),
             (|status| status.kernel.in_sync_once = false, 0, "in sync"),
             (|status| status.input.waiting_seconds = Some(180.0), 0, "oldest for 180 s"),
-            (|status| status.kernel.pending = 1, 0, "1 write that"),
+            (|status| status.kernel.pending = 1, 0, "1 write failed"),
             (|status| status.kernel.sysctl_mismatches = 2, 0, "2 sysctls"),
-            (|_| {}, FEW_FAILED + 1, "read 4 times"),
-            (|status| status.mode.is_held_up = true, 0, "held up"),
+            (|_| {}, FEW_FAILED + 1, "failed 4 times"),
+            (|status| status.mode.is_held_up = true, 0, "stalled"),
             (|status| status.source.kinds[0].is_following = false, 0, "Service objects"),
         ];
         for (change, failed_readings, expected) in changes {

@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn what_is_no_source_is_said() {
         let said = find("everywhere", "10.96.0.10").unwrap_err();
-        assert!(said.contains("everywhere is no source"), "{said}");
+        assert!(said.contains("everywhere is not a source"), "{said}");
         let said = find("fd00::1", "10.96.0.10").unwrap_err();
         assert!(said.contains("address families differ"), "{said}");
     }

@@ -332,6 +332,6 @@ mod tests {
         assert!(!screen.take(Ok(Top { stands_still: true, ..mk_top() })), "it is held");
         press(&mut screen, KeyCode::Char(' '));
         assert!(screen.take(Ok(Top { stands_still: true, ..mk_top() })));
-        assert!(lines(&mut screen)[1].contains("stand still"));
+        assert!(lines(&mut screen)[1].contains("do not advance"));
     }
 }
