@@ -173,7 +173,7 @@ fn settings_of_a_mode_that_the_node_cannot_be_in_are_said_to_have_no_effect() {
         "serviceRoutes",
         "internalFrontend.ipv4",
     ];
-    let of_modes = |name: &str| belongs(name, "ipvs");
+    let of_modes = |name: &str| belongs(name, "IPVS");
     assert_eq!(configuration.notes, expected.map(of_modes));
 
     let flags = ["--proxy-mode=iptables", "--ipvs-scheduler=sh", "--drain-deadline=1m"];
@@ -272,7 +272,7 @@ fn the_relays_settings_are_those_of_kube_proxys_mode_userspace() {
         assert_eq!(configuration.notes, Vec::<String>::new());
     }
     for (kube_proxy, own, expected) in [
-        ("portRange: 5-4\n", "", "is no range of ports"),
+        ("portRange: 5-4\n", "", "is not a port range"),
         ("", "udpIdleTimeout: 0s\n", "must be greater than 0 [udpIdleTimeout]"),
     ] {
         let text = format!("mode: userspace\n{kube_proxy}{OWN}{own}");

@@ -86,7 +86,7 @@ fn a_service_is_shown_with_the_reasons_of_endpoints_that_are_not_used() {
 Service            shop/cart, ClusterIP, in IPVS mode
 Traffic policies   internal Cluster, external Cluster
 
-TCP 10.96.0.10:80: cluster address, port http, policy Cluster, scheduler rr, topology hints select endpoints for this zone
+TCP 10.96.0.10:80: cluster IP, port http, policy Cluster, scheduler rr, topology hints select endpoints for this zone
 30 connections so far, 2/s; from clients 2.0 KiB, 0 B/s; to clients 0 B, 100 B/s
 ENDPOINT           NODE   ZONE   WEIGHT   ACTIVE   INACTIVE   CONNECTIONS   CONN/S   IN/S   OUT/S   STATE
 10.244.1.11:8080   n1     -      1        3        0          30            2        0 B    100 B   used
