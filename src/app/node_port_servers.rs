@@ -110,6 +110,6 @@ mod tests {
             warnings.extend(observer.warning(&planner).map(|warning| (addresses, warning)));
         }
         let [(200, first), (400, _)] = &warnings[..] else { panic!("{warnings:?}") };
-        assert!(first.starts_with("20000 virtual servers are for NodePorts"), "{first}");
+        assert!(first.starts_with("NodePorts take 20000 virtual servers"), "{first}");
     }
 }

@@ -79,7 +79,7 @@ async fn of_many_problems_ten_are_logged_and_none_of_them_twice() {
     world.compared().await;
     let lines = log.take();
     assert_eq!(lines.len(), 11, "{lines:#?}");
-    assert!(lines[0].contains("127.0.0.1 is not an address"), "{lines:#?}");
+    assert!(lines[0].contains("127.0.0.1 is not served"), "{lines:#?}");
     assert!(lines[10].contains("190 more problems"), "{lines:#?}");
     service.external.push(bad(201));
     world.send(Event::ServiceApplied(Box::new(service.clone()))).await;
