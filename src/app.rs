@@ -102,7 +102,7 @@ async fn serve(first: Configuration, mut program: Program) -> anyhow::Result<()>
             Ok(Ended::Shutdown) => return Ok(()),
             Ok(Ended::Switch { from, to }) => {
                 let to = *to;
-                info!("mode {from} ends in this process: {}", to.reason);
+                info!("leaving {}: {}", from.title(), to.reason);
                 before = Some(Before::new(configuration, from, &program));
                 if to.is_configured {
                     program.configured = to.configuration.clone();
@@ -120,9 +120,11 @@ async fn serve(first: Configuration, mut program: Program) -> anyhow::Result<()>
                 let wanted = configuration.modes.preferred;
                 let former_mode = served.modes.preferred;
                 error!(
-                    "cannot serve in mode {wanted}, and rolls back to mode {former_mode}: {problem:#}"
+                    "cannot serve in {}, rolling back to {}: {problem:#}",
+                    wanted.title(),
+                    former_mode.title()
                 );
-                let reason = format!("mode {wanted} could not be served in: {problem:#}");
+                let reason = format!("it could not serve in {}: {problem:#}", wanted.title());
                 former = Some(Former { mode: wanted, reason, has_failed: true });
                 if let Some(file) =
                     configuration.file.filter(|it| configured.file.as_ref() != Some(it))

@@ -13,7 +13,7 @@ use anyhow::{Context as _, anyhow, bail};
 use plan::mode::Mode;
 
 use config::cli::SwitchArguments;
-use console::answers::mode::{ModeOrder, ModeOrdered};
+use console::answers::mode::{self, ModeOrder, ModeOrdered};
 use console::answers::status::Status;
 use console::client::Client;
 use console::outcome::Failure;
@@ -29,9 +29,9 @@ pub fn require_none_beside() -> anyhow::Result<()> {
         Err(_) => return Ok(()),
     };
     bail!(
-        "kube-ipvs serves in this network namespace already (process {pid}), and a second one beside it would \
-         undo its work. To see what it does, try `kube-ipvs status`; `kube-ipvs --help` lists the commands. To \
-         start another one all the same, give it a configuration: --config FILE, or flags"
+        "kube-ipvs already serves in this network namespace (process {pid}), and a second one \
+         would undo its changes. `kube-ipvs status` shows its state; `kube-ipvs --help` lists the \
+         commands. To start a second one anyway, give it a configuration: --config FILE, or flags"
     )
 }
 
@@ -52,13 +52,17 @@ pub fn run(arguments: &SwitchArguments, out: &mut impl Write) -> anyhow::Result<
     let status = status(&client).map_err(|failure| without_console(&failure))?;
     let served = &status.mode.served;
     if *served == mode.name() {
-        writeln!(out, "kube-ipvs (process {pid}) serves in mode {mode} already")?;
+        writeln!(out, "kube-ipvs (process {pid}) already serves in {}", mode.title())?;
         return Ok(());
     }
     // The process would find the same, and refuse the order in its log. In a container it may have other programs.
     if running.sees_the_same_files() {
         host::check(&wanted, &survey::families(Some(&status))).with_context(|| {
-            format!("this node stays in mode {served}, and cannot go to mode {mode}")
+            format!(
+                "this node stays in {}, and cannot switch to {}",
+                mode::title(served),
+                mode.title()
+            )
         })?;
     }
     let order = ModeOrder { mode: mode.name().to_owned() };
@@ -66,8 +70,9 @@ pub fn run(arguments: &SwitchArguments, out: &mut impl Write) -> anyhow::Result<
     ordered.map_err(|failure| without_console(&failure))?;
     writeln!(
         out,
-        "asked kube-ipvs (process {pid}) to serve in mode {mode}. That holds until it ends: the next \
-         start goes by the configuration, which says {}",
+        "asked kube-ipvs (process {pid}) to switch to {}. The switch lasts until kube-ipvs is restarted: \
+         it then starts in the mode of its configuration, {}",
+        mode.title(),
         configured.configured_mode
     )?;
     if arguments.no_wait {
@@ -86,12 +91,12 @@ fn served(client: &Client) -> Result<Mode, String> {
     let status = status(client).map_err(|failure| failure.to_string())?;
     let served = &status.mode.served;
     Mode::named(served)
-        .ok_or_else(|| format!("it serves in mode {served}, which is not known here"))
+        .ok_or_else(|| format!("it serves in mode {served}, which this version does not know"))
 }
 
 fn without_console(failure: &Failure) -> anyhow::Error {
     anyhow!(
-        "{failure}. The order goes by the console: where there is none, change the mode in the configuration, \
-         which a running kube-ipvs takes on"
+        "{failure}. The switch needs the console. Without it, change the mode in the \
+         configuration, which a running kube-ipvs applies"
     )
 }

@@ -145,7 +145,7 @@ fn a_machine_is_as_before() {
         for name in mode.sysctls {
             assert!(said.contains(&format!("{name}=1 (it was 0)")), "{}: {said}", mode.name);
         }
-        let (_, command) = said.split_once("as they were: sysctl ").unwrap();
+        let (_, command) = said.split_once("To restore all of them: sysctl ").unwrap();
         set(&command.lines().next().unwrap().split_whitespace().collect::<Vec<_>>());
         for command in mode.by_hand.split_terminator("; ") {
             let arguments: Vec<&str> = command.split(' ').skip(1).collect();

@@ -157,7 +157,7 @@ impl From<io::Error> for Refusal {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             ErrorKind::ConnectionRefused => Self::Refused,
-            // A socket with a timeout says `WouldBlock` when its time is up.
+            // A socket with a timeout says `WouldBlock` when its time is over.
             ErrorKind::TimedOut | ErrorKind::WouldBlock => Self::Timeout,
             ErrorKind::ConnectionReset | ErrorKind::ConnectionAborted | ErrorKind::BrokenPipe => {
                 Self::Reset

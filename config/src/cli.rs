@@ -14,6 +14,7 @@ use std::process::ExitCode;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args as _, Command, FromArgMatches as _, Parser};
 use plan::mode::Mode;
+use syntax::page;
 
 use crate::arguments::Arguments;
 use crate::flags::{self, FlagEntry};
@@ -44,18 +45,21 @@ pub enum Invocation {
 #[command(
     name = "kube-ipvs switch",
     about = "Switches the running kube-ipvs of this network namespace to another mode.",
-    after_help = "The order holds until the program ends: the next start goes by the configuration. \
-                  docs/modes.md describes what happens to connections.",
+    after_help = concat!(
+        "The switch lasts until kube-ipvs is restarted: it then starts in the mode of its configuration. What \
+         happens to connections: ",
+        page!("modes")
+    ),
     next_line_help = true
 )]
 pub struct SwitchArguments {
     /// Mode to serve in: ipvs, iptables or userspace
     #[arg(long, value_name = "MODE", value_parser = mode)]
     pub to: Mode,
-    /// Says what a switch would meet, and changes nothing
+    /// Dry run: reports what a switch would do, and changes nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// Ends when the program has been asked, instead of waiting until nothing of the other mode is left
+    /// Returns once kube-ipvs has accepted the request, instead of waiting until nothing of the former mode is left
     #[arg(long)]
     pub no_wait: bool,
 }
@@ -114,7 +118,7 @@ fn is_command(word: &OsString) -> bool {
 
 /// Reads the name of a mode.
 pub fn mode(word: &str) -> Result<Mode, String> {
-    Mode::named(word).ok_or_else(|| "there are the modes ipvs, iptables and userspace".to_owned())
+    Mode::named(word).ok_or_else(|| "must be ipvs, iptables or userspace".to_owned())
 }
 
 /// The command line as it is read: like Go's flags, which take a boolean with or without `=true`,
@@ -140,8 +144,8 @@ pub fn command() -> Command {
     });
     Command::new("kube-ipvs")
         .disable_help_flag(true)
-        .about("kube-proxy's IPVS mode: Services and EndpointSlices in, IPVS out.")
-        .after_help("docs/config.md describes all flags, and the fields of the --config file.")
+        .about("Programs IPVS from Services and EndpointSlices, as kube-proxy does in IPVS mode.")
+        .after_help(concat!("All flags, and the fields of the --config file: ", page!("config")))
         .next_line_help(true)
         .max_term_width(HELP_WIDTH)
         .args(entries.into_iter().map(arg))

@@ -30,7 +30,7 @@ const MIN_SYNC_PERIOD: GoDuration = GoDuration::from_secs(1);
 const PROTOBUF_OR_JSON: &str = "the API client asks for Protobuf, and takes JSON";
 const UNBUFFERED: &str = "log lines are not buffered";
 const STANDARD_ERROR: &str = "all log lines go to standard error";
-const NFTABLES: &str = "it belongs to kube-proxy's mode nftables";
+const NFTABLES: &str = "it belongs to kube-proxy's nftables mode";
 const WINDOWS: &str = "it belongs to kube-proxy on Windows";
 
 settings! {
@@ -45,8 +45,8 @@ settings! {
             default: "0.0.0.0", flag: "bind-address" "ADDRESS" Node,
             set: set_address,
         }
-        /// Ends the program if it cannot listen on the address of the health or the metrics server,
-        /// instead of trying again
+        /// Exits if kube-ipvs cannot listen on the address of the health or the metrics server,
+        /// instead of retrying
         bind_address_hard_fail: bool = "bindAddressHardFail", "bool" {
             flag: "bind-address-hard-fail" "BOOL" Serving,
         }
@@ -56,25 +56,25 @@ settings! {
             flag: "cluster-cidr" "CIDR,..." Masquerading,
         }
         config_sync_period: GoDuration = "configSyncPeriod", "duration" {
-            unused: "watches deliver every change, and the audit compares all kernel state every \
+            unused: "watches deliver every change, and the audit compares all kernel state within \
                      ipvs.syncPeriod",
             default: GoDuration::from_secs(15 * 60),
             flag: "config-sync-period" "DURATION" ApiServer,
         }
         conntrack: Conntrack = "conntrack";
         detect_local: DetectLocal = "detectLocal";
-        /// Way to recognise traffic of this node's own pods, which is not masqueraded: {words}.
+        /// How to recognise traffic of this node's own pods, which is not masqueraded: {words}.
         /// Empty: ClusterCIDR
         detect_local_mode: Parsed<DetectLocalMode> = "detectLocalMode", "string" {
             flag: "detect-local-mode" "MODE" Masquerading,
         }
-        /// Serves /debug/flags/v on the metrics server: a PUT of a number changes the verbosity of
-        /// the log. There are no profiles: /debug/pprof says to use perf
+        /// Serves /debug/flags/v on the metrics server: a PUT of a number changes the log
+        /// verbosity. /debug/pprof has no profiles; use perf
         enable_profiling: bool = "enableProfiling", "bool" { flag: "profiling" "BOOL" Serving, }
         /// AllowServiceExternalIPs=false ignores spec.externalIPs. ComponentFlagz and
-        /// ComponentStatusz serve their pages. LoggingAlphaOptions permits the options it stands
-        /// for. AllAlpha and AllBeta set those of these that are of their stage. Other feature
-        /// gates of Kubernetes have no effect; a line of the log names them
+        /// ComponentStatusz serve their pages. LoggingAlphaOptions permits alpha options of the
+        /// log. AllAlpha and AllBeta set these gates by stage. Other feature gates of Kubernetes
+        /// have no effect; a log line names them
         feature_gates: BTreeMap<String, bool> = "featureGates" (skip_serializing_if = "BTreeMap::is_empty"),
             "map of bool" {
             flag: "feature-gates" "NAME=BOOL,..." ApiServer,
@@ -102,7 +102,7 @@ settings! {
         /// Mode of the proxy: {words}. Empty: ipvs. nftables and kernelspace are refused
         mode: Parsed<ProxyMode> = "mode", "string" { flag: "proxy-mode" "MODE" Balancing, }
         nftables: Nftables = "nftables";
-        /// Networks whose addresses on this node serve node ports. Instead of a network: primary
+        /// Networks whose addresses on this node serve NodePorts. Instead of a network: primary
         /// (the first address of each family in the Node object), localhost (127.0.0.1 and ::1, as
         /// with localhostNodePorts), all. Empty or all: every address but loopback
         node_port_addresses: Vec<String> = "nodePortAddresses" (serialize_with = "null_if_empty"),
@@ -113,14 +113,14 @@ settings! {
         oom_score_adj: Option<i32> = "oomScoreAdj", "number, -1000 to 1000" {
             default: -999, flag: "oom-score-adj" "NUMBER" Node,
         }
-        /// Ports of the node on which the relay listens, two at most for each Service port:
-        /// 40000-40999, 40000+999 or one port, outside of the range of node ports. Empty: the
-        /// kernel chooses them
+        /// Ports of the node on which the relay listens, at most two for each Service port:
+        /// 40000-40999, 40000+999 or one port, outside of the NodePort range. Empty: the kernel
+        /// chooses them
         port_range: String = "portRange", "string" {
             in: [Userspace], flag: "proxy-port-range" "RANGE" Balancing,
         }
         show_hidden_metrics_for_version: String = "showHiddenMetricsForVersion", "string" {
-            unused: "there are no hidden metrics",
+            unused: "kube-ipvs has no hidden metrics",
             flag: "show-hidden-metrics-for-version" "VERSION" Serving,
         }
         windows_run_as_service: bool = "windowsRunAsService" (skip_serializing_if = "is_false"),
@@ -140,8 +140,7 @@ settings! {
         content_type: String = "contentType", "string" {
             unused: PROTOBUF_OR_JSON, default: CONTENT_TYPE, flag: "kube-api-content-type" "TYPE" ApiServer,
         }
-        /// Kubeconfig file for the API server. Empty, and without --master: the service account of
-        /// the pod
+        /// Kubeconfig file for the API server. Empty without --master: the pod's service account
         kubeconfig: String = "kubeconfig", "file" { flag: "kubeconfig" "FILE" ApiServer, }
         /// Requests per second to the API server on average; negative: no limit
         qps: f32 = "qps" (serialize_with = "whole_if_whole"), "number" {
@@ -153,9 +152,9 @@ settings! {
 settings! {
     /// `conntrack`: the kernel's connection tracking.
     pub struct Conntrack at "conntrack." {
-        /// Raises nf_conntrack_max to this number times the online processors, or to conntrack.min
-        /// if that is more; to 1048576 if the product is larger than that, whatever conntrack.min
-        /// is; 0 leaves nf_conntrack_max unchanged
+        /// Raises nf_conntrack_max to this number times the number of online CPUs, or to
+        /// conntrack.min if that is more. A product above 1048576 is cut to 1048576, regardless of
+        /// conntrack.min. 0 leaves nf_conntrack_max unchanged
         max_per_core: Option<i32> = "maxPerCore", "number" {
             default: 32 * 1_024, flag: "conntrack-max-per-core" "NUMBER" Conntrack,
         }
@@ -212,14 +211,14 @@ settings! {
 settings! {
     /// `iptables`: of that mode, and what other modes have from it.
     pub struct Iptables at "iptables." {
-        /// Serves IPv4 node ports on loopback addresses too, if nodePortAddresses include 127.0.0.0
-        /// or a network of loopback addresses (an empty list does): sets
-        /// net.ipv4.conf.all.route_localnet to 1. In mode ipvs, set localhostNodePorts of
+        /// Serves IPv4 NodePorts on loopback addresses, too, if nodePortAddresses includes
+        /// 127.0.0.0 or a network of loopback addresses (an empty list does): sets
+        /// net.ipv4.conf.all.route_localnet to 1. In IPVS mode, set localhostNodePorts of
         /// KubeIpvsConfiguration
         localhost_node_ports: Option<bool> = "localhostNodePorts", "bool" {
             in: [Iptables], default: true, flag: "iptables-localhost-nodeports" "BOOL" Masquerading,
         }
-        /// Masquerades all traffic to cluster addresses
+        /// Masquerades all traffic to cluster IPs
         masquerade_all: bool = "masqueradeAll", "bool" {
             flag: "masquerade-all" "BOOL" Masquerading,
         }
@@ -227,13 +226,13 @@ settings! {
         masquerade_bit: Option<i32> = "masqueradeBit", "number, 0 to 31" {
             default: 14, flag: "iptables-masquerade-bit" "BIT" Masquerading,
         }
-        /// Minimum time between two writes; changes that arrive in between go together
+        /// Minimum time between two writes; changes in between are written together
         min_sync_period: GoDuration = "minSyncPeriod", "duration" {
             in: [Iptables, Userspace], default: MIN_SYNC_PERIOD,
             flag: "iptables-min-sync-period" "DURATION" Balancing,
         }
-        /// Half of the time that a change may wait to be written before /healthz fails. No rules
-        /// are written periodically: changes by other programs are mostly noticed within a second
+        /// Half of the time that a change may be pending before /healthz fails. kube-ipvs does not
+        /// rewrite rules periodically: it notices most changes by other programs within a second
         sync_period: GoDuration = "syncPeriod", "duration" {
             in: [Iptables, Userspace], default: SYNC_PERIOD,
             flag: "iptables-sync-period" "DURATION" Balancing,
@@ -244,13 +243,13 @@ settings! {
 settings! {
     /// `ipvs`: of our mode.
     pub struct Ipvs at "ipvs." {
-        /// Networks of other programs: virtual servers, addresses and set entries inside them that
-        /// no Service asks for are not removed, in mode ipvs and after a switch from it
+        /// Networks of other programs: kube-ipvs does not remove unowned virtual servers, addresses
+        /// and set entries inside them, in IPVS mode and after a switch from it
         exclude_cidrs: Vec<String> = "excludeCIDRs" (serialize_with = "null_if_empty"),
             "list of networks" {
             flag: "ipvs-exclude-cidrs" "CIDR,..." Balancing,
         }
-        /// Minimum time between two writes; changes that arrive in between go together
+        /// Minimum time between two writes; changes in between are written together
         min_sync_period: GoDuration = "minSyncPeriod", "duration" {
             in: [Ipvs], flag: "ipvs-min-sync-period" "DURATION" Balancing,
         }
@@ -259,14 +258,14 @@ settings! {
         scheduler: String = "scheduler", "string" {
             in: [Ipvs], flag: "ipvs-scheduler" "NAME" Balancing,
         }
-        /// Sets arp_ignore to 1 and arp_announce to 2: ARP requests are answered only on the
-        /// interface that has the address, and none for Service addresses
+        /// Sets arp_ignore to 1 and arp_announce to 2: the node answers ARP requests only on the
+        /// interface that has the address, and not for Service addresses
         strict_arp: bool = "strictARP", "bool" {
             in: [Ipvs], flag: "ipvs-strict-arp" "BOOL" Balancing,
         }
         /// Period of the audit, which compares all kernel state with the desired state, a part at a
-        /// time; longer where the audit would take more than one part in 125 of the time.
-        /// Independent of it, flushes and deletions are mostly noticed within a second
+        /// time. The period grows if the audit would use more than 0.8 % of a CPU. Independent of
+        /// it, kube-ipvs notices most flushes and deletions within a second
         sync_period: GoDuration = "syncPeriod", "duration" {
             in: [Ipvs], default: SYNC_PERIOD, flag: "ipvs-sync-period" "DURATION" Balancing,
         }
@@ -297,8 +296,8 @@ settings! {
             default: LogFormat::Text, flag: "logging-format" "FORMAT" Logging with_config,
         }
         options: FormatOptions = "options";
-        /// Verbosity of the log, as kube-proxy counts it: from 4 on every kernel change is logged.
-        /// The environment variable RUST_LOG overrides it
+        /// Log verbosity, on kube-proxy's scale: from 4 on, every kernel change is logged. The
+        /// environment variable RUST_LOG overrides it
         verbosity: u32 = "verbosity", "number" { flag: "v" "LEVEL" Logging with_config, }
         vmodule: Vec<VmoduleItem> = "vmodule" (skip_serializing_if = "Vec::is_empty");
     }
@@ -348,10 +347,10 @@ settings! {
     /// An item of `logging.vmodule`.
     pub struct VmoduleItem at "logging.vmodule[]." {
         file_pattern: String = "filePattern", "string" {
-            unused: "it names source files of kube-proxy",
+            unused: "it names kube-proxy's source files",
             flag: "vmodule" "PATTERN=LEVEL,..." Logging with_config repeated,
         }
-        verbosity: u32 = "verbosity", "number" { unused: "it is about source files of kube-proxy", }
+        verbosity: u32 = "verbosity", "number" { unused: "it selects kube-proxy's source files", }
     }
 }
 

@@ -22,7 +22,7 @@ impl ConfigurationFile {
         if length > MAX_FILE_BYTES {
             return Err(unread(
                 path,
-                format!("it has {length} bytes, and {MAX_FILE_BYTES} at most are read"),
+                format!("it has {length} bytes, and the limit is {MAX_FILE_BYTES}"),
             ));
         }
         let content = std::fs::read(path).map_err(|error| unread(path, error))?;

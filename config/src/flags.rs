@@ -13,6 +13,7 @@ use super::reference::{self, FIELDS, FLAGS_ONLY, OWN_FIELDS};
 use super::setting::{Flag, Heading, Setting};
 use syntax::address;
 use syntax::duration::GoDuration;
+use syntax::site;
 
 /// A flag, its setting and its default.
 #[derive(Debug, Clone)]
@@ -141,7 +142,8 @@ impl FlagEntry {
         let default = (!default.is_empty()).then(|| format!("[default: {default}]"));
         let with_config = with_config.map(|text| format!("[with --config: {text}]"));
         let notes: Vec<String> = default.into_iter().chain(with_config).collect();
-        format!("{setting}\n{}", notes.join(" ")).trim_end().to_owned()
+        let effect = site::with_addresses(&setting.to_string());
+        format!("{effect}\n{}", notes.join(" ")).trim_end().to_owned()
     }
 }
 

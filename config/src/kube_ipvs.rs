@@ -48,59 +48,58 @@ pub(super) const AUTO: &str = "auto";
 settings! {
     /// Our document.
     pub struct KubeIpvsConfiguration at "" {
-        /// New connections to Services in INPUT, which they pass in mode ipvs alone: {words}.
-        /// docs/internals/kernel-use.md has the rules
+        /// New connections to Services in the INPUT chain, which they pass in IPVS mode only:
+        /// {words}. Rules: docs/internals/kernel-use.md
         accept_service_traffic: Parsed<AcceptServiceTraffic> = "acceptServiceTraffic", "string" {
             in: [Ipvs], default: AcceptServiceTraffic::default(),
         }
         /// Must be kube-ipvs.io/v1alpha1
         api_version: String = "apiVersion", "string" { default: API_VERSION, }
-        /// Removes the leftovers of kube-proxy's other modes, iptables and nftables, once this one
-        /// carries the traffic. kube-proxy itself leaves the rules of mode iptables, and packets
-        /// meet both. In mode iptables, the state of mode ipvs stays
+        /// Removes the leftovers of kube-proxy's other modes, iptables and nftables, once the new
+        /// mode carries the traffic. kube-proxy leaves the rules of its iptables mode, and packets
+        /// then pass both sets of rules. In iptables mode, IPVS state stays
         cleanup_other_modes: Option<bool> = "cleanupOtherModes", "bool" {
             default: true, flag: "cleanup-other-modes" "BOOL" Actions with_config,
         }
-        /// Pages for a browser at /console/ of the metrics server, for reading only: {words}
+        /// Read-only web pages at /console/ of the metrics server: {words}
         console_page: Parsed<Option<Readers>> = "consolePage" (deserialize_with = "of_scalar"),
             "string" {
             default: None::<Readers>, flag: "console-page" "READERS" Serving with_config,
         }
-        /// Unix socket at which the running program answers kube-ipvs status and the other commands
-        /// of docs/console.md, to root and its own user. Empty: none
+        /// Unix socket for kube-ipvs status and the other commands (docs/console.md), open to root
+        /// and the user of kube-ipvs. Empty: none
         console_socket: Option<String> = "consoleSocket", "path" {
             default: DEFAULT_CONSOLE_SOCKET.to_owned(),
             flag: "console-socket" "PATH" Actions with_config, check: socket_path,
         }
-        /// Time that the connections of a removed endpoint have to end before they are cut; in mode
-        /// iptables, those that mode ipvs left
+        /// Time for connections to a removed endpoint to end before they are cut; in iptables mode,
+        /// for the connections left from IPVS mode
         drain_deadline: Option<GoDuration> = "drainDeadline", "duration" {
             default: GoDuration::from(DEFAULT_DRAIN_DEADLINE),
             flag: "drain-deadline" "DURATION" Balancing with_config, check: not_negative,
         }
         estimators: Estimators = "estimators";
-        /// Mode for a host that cannot do ipvs: {words}. Empty: the program ends there, and says
-        /// what is missing. mode: auto sets it, too. docs/modes.md says when a node falls back
+        /// Mode for a host without IPVS support: {words}. Empty: kube-ipvs exits and logs the
+        /// missing prerequisites. mode: auto sets it, too. When a node falls back: docs/modes.md
         fallback: Parsed<FallbackMode> = "fallback", "string" {
             in: [Ipvs], flag: "fallback" "MODE" Balancing with_config,
         }
-        /// Pause between two looks at whether the host can do ipvs by now, on a node that has
-        /// fallen back
+        /// Interval at which a node that has fallen back checks whether the host now supports IPVS
         fallback_retry: Option<GoDuration> = "fallbackRetry", "duration, 10s to 24h" {
             in: [Ipvs], default: GoDuration::from_secs(FALLBACK_RETRY_SECONDS),
             check: fallback_retry,
         }
-        /// Reaction of a node that has fallen back to a host that can do ipvs by now: {words}
+        /// Reaction of a node that has fallen back once the host supports IPVS: {words}
         fallback_return: Parsed<OnReturn> = "fallbackReturn", "string" {
             in: [Ipvs], default: OnReturn::default(),
         }
-        /// Path of established connections in IPVS mode: {words}. docs/fast-path.md has the costs
+        /// Path of established connections: {words}. Costs: docs/fast-path.md
         fast_path: Parsed<FastPathChoice> = "fastPath" (deserialize_with = "of_scalar"), "string" {
             in: [Ipvs], default: FastPathChoice::default(),
             flag: "fast-path" "PATH" Balancing with_config,
         }
-        /// Lists all Nodes every quarter of an hour, so that a Service with another node's address
-        /// in spec.externalIPs does not take the address away from that node: {words}
+        /// Lists all Nodes every 15 minutes, so that a Service with another node's address in
+        /// spec.externalIPs does not take the address away from that node: {words}
         follow_nodes: Parsed<FollowNodes> = "followNodes", "string" {
             default: FollowNodes::default(),
         }
@@ -112,20 +111,19 @@ settings! {
         /// Must be KubeIpvsConfiguration
         kind: String = "kind", "string" { default: KIND, }
         limits: Limits = "limits";
-        /// Serves a load balancer's address even if another Node's status has it, so that no
-        /// kubelet can take it from the Service. Only for clusters whose load balancers use no
-        /// node's own address: that node would be cut off
+        /// Serves a load balancer IP even if another Node's status has it, so that no kubelet can
+        /// take it from the Service. Only for clusters whose load balancers never use a node's own
+        /// address: that node would be cut off
         load_balancers_before_nodes: bool = "loadBalancersBeforeNodes", "bool" {}
-        /// Serves TCP node ports on 127.0.0.1 and ::1 too, for programs on the node itself.
-        /// docs/internals/privileges.md says who can reach them
+        /// Serves TCP NodePorts on 127.0.0.1 and ::1, too, for processes on the node itself. Who
+        /// can reach them: docs/internals/privileges.md
         localhost_node_ports: bool = "localhostNodePorts", "bool" {}
-        /// Reads Services, EndpointSlices and Nodes from the YAML files in this directory, instead
-        /// of from an API server, and follows their changes
+        /// Reads Services, EndpointSlices and Nodes from the YAML files in this directory instead
+        /// of an API server, and follows changes of the files
         manifests: String = "manifests", "directory" {
             flag: "manifests" "DIRECTORY" ApiServer with_config,
         }
-        /// Form of the constant rules and sets in mode ipvs: {words}. docs/modes.md says what
-        /// differs
+        /// Form of the constant rules and sets: {words}. Differences: docs/modes.md
         rule_backend: Parsed<RuleBackend> = "ruleBackend", "string" {
             in: [Ipvs], default: RuleBackend::default(),
             flag: "rule-backend" "BACKEND" Masquerading with_config,
@@ -134,26 +132,26 @@ settings! {
         service_addresses_arp: Parsed<ArpReplies> = "serviceAddressesArp", "string" {
             in: [Ipvs], default: ArpReplies::default(),
         }
-        /// Services with metrics of their own (kube_ipvs_service_*: connections, packets, bytes):
+        /// Services with their own metrics (kube_ipvs_service_*: connections, packets, bytes):
         /// none, the N with the most traffic, all, or those of some namespaces. Each Service has 8
-        /// series on each node. The counters stand still where IPVS' statistics are off
+        /// series on each node. The counters do not advance while IPVS statistics are off
         /// (docs/estimators.md)
         service_metrics: Parsed<MeasuredServices> = "serviceMetrics" (deserialize_with = "of_scalar"),
             "off, top:N, all or namespaces:NAME,…" {
             in: [Ipvs], default: MeasuredServices::default(),
             flag: "service-metrics" "SERVICES" Serving with_config,
         }
-        /// Networks of cluster addresses: one local route for each replaces the addresses on
-        /// kube-ipvs0. auto: only where there are thousands of Services (IPv6: hundreds), and the
-        /// networks are those of the cluster's ServiceCIDRs unless the list has some.
-        /// docs/service-addresses.md has the consequences. Empty: every address is bound
+        /// Networks of cluster IPs: one local route for each replaces the addresses on kube-ipvs0.
+        /// auto: only with thousands of Services (IPv6: hundreds); the networks are the cluster's
+        /// ServiceCIDRs unless the list has some. Empty: every address is bound. Consequences:
+        /// docs/service-addresses.md
         service_routes: Vec<String> = "serviceRoutes" (deserialize_with = "word_or_list"),
             "auto, networks, or both in a list" {
             in: [Ipvs],
         }
         internal_frontend: InternalFrontend = "internalFrontend";
-        /// Time after which the relay forgets a UDP client if nothing passes either way. kube-proxy
-        /// had 250ms, which cuts slow answers off
+        /// Time after which the relay forgets an idle UDP client. kube-proxy used 250ms, which cuts
+        /// off slow answers
         udp_idle_timeout: Option<GoDuration> = "udpIdleTimeout", "duration" {
             in: [Userspace], default: GoDuration::from(DEFAULT_UDP_IDLE),
             flag: "udp-timeout" "DURATION" Balancing with_config, check: positive,
@@ -164,8 +162,8 @@ settings! {
 settings! {
     /// `estimators`: the kernel threads, or the timer, that estimate how much goes through IPVS.
     pub struct Estimators at "estimators." {
-        /// IPVS statistics of the kernel (run_estimation, Linux 5.16 and later): {words}.
-        /// docs/estimators.md has the costs
+        /// IPVS statistics of the kernel (run_estimation, Linux 5.16 and later): {words}. Costs:
+        /// docs/estimators.md
         run: Parsed<Run> = "run" (deserialize_with = "of_scalar"), "string" {
             in: [Ipvs], default: Run::default(),
         }
@@ -175,31 +173,31 @@ settings! {
 settings! {
     /// `limits`: what one Service may take of a node. Absent is the default.
     pub struct Limits at "limits." {
-        /// Most addresses and ports of one Service. Those beyond are left out, in the order of
-        /// docs/limits.md, with an Event. All limits are far above what Services need: they keep
-        /// one object from taking the whole node
+        /// Most addresses and ports of one Service. kube-ipvs leaves out those beyond, and sends an
+        /// Event; which ones: docs/limits.md. All limits are far above what Services need: they
+        /// keep one object from using up the node
         frontends: Option<usize> = "frontends", "number, 1 to 1000000" {
             default: plan::settings::Limits::default().frontends,
             check: |limit| within(limit, 1..=1_000_000),
         }
-        /// Most real servers of one Service, in all of its virtual servers together. Unset: 1000000
-        /// in mode ipvs, 50000 in modes iptables and userspace, where endpoints count once for each
-        /// port, and so do source ranges
+        /// Most real servers of one Service, over all of its virtual servers. Unset: 1000000 in
+        /// IPVS mode, 50000 in iptables and userspace modes, where endpoints and source ranges
+        /// count once for each port
         real_servers: Option<usize> = "realServers", "number, 1 to 100000000" {
             check: |limit| within(limit, 1..=100_000_000),
         }
-        /// Schedulers that the annotation kube-ipvs.io/scheduler may choose. Empty: all. Each
+        /// Schedulers that the annotation kube-ipvs.io/scheduler may select. Empty: all. Each
         /// virtual server with mh takes 32 KB of kernel memory
         schedulers: Vec<String> = "schedulers", "list of schedulers" {
             in: [Ipvs], check: schedulers,
         }
-        /// Most entries of one Service in one set. Most of them are source ranges, once for each
-        /// address and port of its load balancers
+        /// Most entries of one Service in one set. Most of the entries are source ranges, once for
+        /// each load balancer IP and port
         set_entries: Option<usize> = "setEntries", "number, 1 to 10000000" {
             in: [Ipvs], default: plan::settings::Limits::default().set_entries,
             check: |limit| within(limit, 1..=10_000_000),
         }
-        /// Most entries of a set, of all Services together
+        /// Most entries of a set, over all Services
         set_size: Option<u32> = "setSize", "number, 65536 to 2147483648" {
             in: [Ipvs], default: plan::settings::Limits::default().set_size.entries(),
             check: |limit| within(limit, 65_536..=1 << 31),
@@ -210,12 +208,14 @@ settings! {
 settings! {
     /// `internalFrontend`. Absent is the default, empty is off.
     pub struct InternalFrontend at "internalFrontend." {
-        /// Unused network of up to 24 bits for internal frontends: through them, clients in the cluster
-        /// reach all endpoints at an address with externalTrafficPolicy Local. Empty: these clients
-        /// get what clients outside get. If it is unset and clusterCIDR or nodePortAddresses
-        /// overlaps the default: 0.0.0.0/8, or empty if that is in use, too
+        /// Unused network of up to 24 bits for internal frontends. Through them, clients in the
+        /// cluster reach all endpoints at an address with externalTrafficPolicy Local. Empty: these
+        /// clients reach only this node's endpoints, as clients outside do. If unset and
+        /// clusterCIDR or nodePortAddresses overlaps the default: 0.0.0.0/8, or empty if that is in
+        /// use, too
         ipv4: Option<String> = "ipv4", "network" { in: [Ipvs], default: internal_frontend(Family::V4), }
-        /// The same for IPv6, up to 96 bits, with fefe::/16 for 0.0.0.0/8
+        /// Unused IPv6 network of up to 96 bits for internal frontends, as internalFrontend.ipv4,
+        /// with fefe::/16 instead of 0.0.0.0/8
         ipv6: Option<String> = "ipv6", "network" { in: [Ipvs], default: internal_frontend(Family::V6), }
     }
 }
@@ -239,7 +239,7 @@ impl KubeIpvsConfiguration {
             let spare = spare.filter(|spare| overlapping(*spare).is_none());
             let instead = match spare {
                 Some(spare) => format!("{spare} is used instead"),
-                None => "there are no internal frontends".to_owned(),
+                None => "internal frontends are off".to_owned(),
             };
             notes.push(format!(
                 "{name}: the default {default} is in use, {net} is {what}: {instead}. To choose another \
@@ -276,7 +276,7 @@ fn word_or_list<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String
 fn socket_path(path: &Option<String>) -> Option<Refused> {
     let path = path.as_deref()?;
     let problem = if !path.is_empty() && !path.starts_with('/') {
-        "must be an absolute path, or empty for no console".to_owned()
+        "must be an absolute path, or empty to turn the console off".to_owned()
     } else if path.len() > LONGEST_SOCKET_PATH {
         format!("must have at most {LONGEST_SOCKET_PATH} bytes")
     } else {

@@ -19,7 +19,7 @@ use syntax::duration::GoDuration;
 pub struct ModeChoice {
     /// Mode to serve in.
     pub preferred: Mode,
-    /// Choice for a host that cannot do it; none: the program ends there, and says why.
+    /// Choice for a host that cannot do it; none: kube-ipvs exits there, and says why.
     pub fallback: Option<Fallback>,
 }
 

@@ -48,7 +48,7 @@ pub struct DecodeError(String);
 pub fn read(text: &str) -> Result<Documents, DecodeError> {
     let trees = documents(text).map_err(DecodeError)?;
     let mut trees = trees.iter();
-    let first = trees.next().ok_or_else(|| DecodeError("there is nothing in it".to_owned()))?;
+    let first = trees.next().ok_or_else(|| DecodeError("it is empty".to_owned()))?;
     expect(first, document::API_VERSION, document::KIND)?;
     let mut notes = Vec::new();
     let mut documents = Documents { kube_proxy: decode(first)?, ..Documents::default() };
@@ -66,7 +66,7 @@ pub fn read(text: &str) -> Result<Documents, DecodeError> {
         }
         if has_own {
             let (kind, line) = (kube_ipvs::KIND, tree.line);
-            return Err(DecodeError(format!("line {line}: there is a {kind} before this one")));
+            return Err(DecodeError(format!("line {line}: a second {kind}; only one is allowed")));
         }
         has_own = true;
         documents.own = decode(tree)?;
@@ -88,7 +88,7 @@ fn expect(tree: &Node, api_version: &str, kind: &str) -> Result<(), DecodeError>
     };
     let line = tree.line;
     Err(DecodeError(format!(
-        "line {line}: {problem}; a file begins with apiVersion: {api_version}, kind: {kind}"
+        "line {line}: {problem}; a file must begin with apiVersion: {api_version}, kind: {kind}"
     )))
 }
 

@@ -164,7 +164,7 @@ impl fmt::Display for Setting {
         let text = match self.effect {
             Effect::Does(text) => text,
             Effect::DoesIn(modes, text) => {
-                write!(f, "{}: ", in_words(modes).replacen('m', "M", 1))?;
+                write!(f, "In {}: ", in_words(modes))?;
                 text
             }
             Effect::Nothing(why) => {
@@ -176,11 +176,14 @@ impl fmt::Display for Setting {
     }
 }
 
-/// `mode ipvs`, `modes iptables and userspace`.
+/// `IPVS mode`, `iptables and userspace modes`.
 pub(super) fn in_words(modes: &[Mode]) -> String {
-    let names: Vec<&str> = modes.iter().map(|mode| mode.name()).collect();
-    let plural = if names.len() == 1 { "" } else { "s" };
-    format!("mode{plural} {}", names.join(" and "))
+    if let [mode] = modes {
+        return mode.title().to_owned();
+    }
+    let names: Vec<&str> =
+        modes.iter().map(|mode| mode.title().trim_end_matches(" mode")).collect();
+    format!("{} modes", names.join(" and "))
 }
 
 /// Returns the words with their glosses, as the reference has them.

@@ -35,9 +35,8 @@ pub struct Checked {
 pub enum Mismatch {
     /// The host cannot do the family that the node's address is of.
     #[error(
-        "no support for primary IP family \"{}\"; the log says above what this host lacks for it: \
-         provide that, or name the node's address of the other family in bindAddress \
-         (--bind-address)", name(*.0)
+        "no support for primary IP family \"{}\"; earlier log lines name what this host lacks: \
+         provide it, or set bindAddress (--bind-address) to the node's address of the other family", name(*.0)
     )]
     PrimaryFamily(Family),
     /// The networks that local traffic is recognised by are all of another family.

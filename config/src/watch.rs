@@ -128,8 +128,8 @@ impl ConfigurationFile {
             Err(error) => {
                 let path = self.path.display();
                 warn!(
-                    "cannot watch the folder of the configuration file {path}: {error}; the file \
-                     is compared every {PERIOD:?} instead"
+                    "cannot watch the directory of the configuration file {path}: {error}; the \
+                     file is read every {PERIOD:?} instead"
                 );
                 None
             }
@@ -140,7 +140,7 @@ impl ConfigurationFile {
             if let Ok(Some((new, change))) = looked {
                 let delay = spread.mul_f64(fastrand::f64());
                 let follows = match &change {
-                    Change::Restart => "the program ends".to_owned(),
+                    Change::Restart => "kube-ipvs exits".to_owned(),
                     Change::TakeOn(new) => format!("mode {} is taken on", new.configured_mode),
                 };
                 info!("{UPDATED}; the new content is valid: {follows} in {delay:.0?}");
@@ -175,7 +175,7 @@ impl Watched {
         if content == self.file.content {
             if self.rejected.take().is_some() {
                 info!(
-                    "the configuration file {} has the content again that is in force",
+                    "the configuration file {} was reverted to the content in use",
                     self.file.path.display()
                 );
             }
@@ -208,12 +208,12 @@ impl Watched {
         let path = self.file.path.display();
         if is_news {
             error!(
-                "the configuration file {path} has changed and is not valid: {problem}; the \
-                 configuration read at the start stays in force, and the program could not start \
-                 again. It is checked again in {pause:?}, and then with growing pauses"
+                "the configuration file {path} has changed and is not valid: {problem}. The \
+                 configuration read at startup stays in use, and kube-ipvs would fail to restart. \
+                 Next check in {pause:?}, then at growing intervals"
             );
         } else {
-            debug!("the configuration file {path} is still not valid, and is checked in {pause:?}");
+            debug!("the configuration file {path} is still not valid; next check in {pause:?}");
         }
     }
 
@@ -223,7 +223,7 @@ impl Watched {
         let path = self.file.path.clone();
         let read = spawn_blocking(move || {
             if !std::fs::metadata(&path)?.is_file() {
-                return Err(io::Error::other("it is not a regular file any more"));
+                return Err(io::Error::other("it is no longer a regular file"));
             }
             std::fs::read(path)
         });
@@ -234,8 +234,8 @@ impl Watched {
         {
             let path = self.file.path.display();
             warn!(
-                "cannot read the configuration file {path}: {error}; the configuration read at the \
-                 start stays in force"
+                "cannot read the configuration file {path}: {error}; the configuration read at \
+                 startup stays in use"
             );
         }
         self.is_unreadable = content.is_err();

@@ -17,12 +17,12 @@ use source::FollowNodes;
 pub(super) const REFUSED: [(&str, &str); 2] = [
     (
         "nftables",
-        "kube-ipvs has no mode nftables, and none is planned: keep kube-proxy on the nodes that \
-         are to have it, or set mode: ipvs, mode: iptables or mode: userspace",
+        "kube-ipvs has no nftables mode, and none is planned: run kube-proxy on nodes that need \
+         it, or set mode: ipvs, mode: iptables or mode: userspace",
     ),
     (
         "kernelspace",
-        "kernelspace is kube-proxy's mode on Windows, and kube-ipvs is for Linux only: keep \
+        "kernelspace is kube-proxy's mode on Windows, and kube-ipvs supports Linux only: run \
          kube-proxy on Windows nodes",
     ),
 ];
@@ -132,11 +132,11 @@ macro_rules! words {
 words! {
     AcceptServiceTraffic {
         Always = "always", (
-            "let in before the host's own rules, as far as spec.loadBalancerSourceRanges and endpoints \
-             allow; nothing else is"
+            "accepted before the host's own rules, within spec.loadBalancerSourceRanges and if the \
+             Service has endpoints"
         );
         Never = "never", (
-            "the host's rules decide, as with kube-proxy: a policy of DROP cuts pods and clients off"
+            "the host's rules decide, as with kube-proxy: a DROP policy cuts off pods and clients"
         );
     }
 }
@@ -165,10 +165,10 @@ impl RuleBackend {
 words! {
     RuleBackend {
         Auto = "auto", (
-            "the form that the node has; else iptables, or nftables where only that works"
+            "the form in use on the node, else iptables, or nftables if only that works"
         );
         Only(RuleForm::Iptables) = "iptables", (
-            "rules of iptables that look into ipsets, as with kube-proxy"
+            "iptables rules that match ipsets, as with kube-proxy"
         );
         Only(RuleForm::Nftables) = "nftables", (
             "tables named kube-ipvs in nf_tables, without iptables, ipset and their modules"
@@ -206,12 +206,14 @@ words! {
     FastPathChoice {
         Only(FastPath::Off) = "off", ("IPVS translates every packet");
         Only(FastPath::Conntrack) = "conntrack", (
-            "IPVS chooses the endpoint, and conntrack translates later packets; needs ruleBackend: nftables"
+            "IPVS chooses the endpoint, conntrack translates later packets; needs ruleBackend: \
+             nftables"
         );
         Only(FastPath::Offload) = "offload", (
-            "as conntrack, and the kernel's flow table carries forwarded connections; needs Linux 6.1"
+            "like conntrack, and the kernel's flow table carries forwarded connections; needs \
+             Linux 6.1"
         );
-        Auto = "auto", ("the fastest one that the host supports");
+        Auto = "auto", ("the fastest path that the host supports");
     }
 }
 
@@ -222,8 +224,7 @@ words! {
             "for clients on the node, such as kubectl port-forward"
         );
         Some(Readers::Network) = "network", (
-            "for all that reach metricsBindAddress: nothing is encrypted, and nobody is asked who they \
-             are"
+            "for every client that reaches metricsBindAddress: no TLS, no authentication"
         );
     }
 }
@@ -240,25 +241,24 @@ words! {
     FallbackMode {
         Iptables = Mode::Iptables.name();
     } else |_: &str, words: Words| {
-        format!("must be {}, or empty for a node that does not fall back", listed(words, ""))
+        format!("must be {}, or empty to never fall back", listed(words, ""))
     }
 }
 
 words! {
     OnReturn {
         Stay = "never", (
-            "a log line and an Event say so, and the node stays in its mode until the next start"
+            "kube-ipvs logs it and sends an Event, and stays in its mode until restarted"
         );
-        Restart = "restart", ("the program ends, to be started again in mode ipvs");
-        Switch = "switch", ("the running program switches to mode ipvs");
+        Restart = "restart", ("kube-ipvs exits, so that it is restarted in IPVS mode");
+        Switch = "switch", ("kube-ipvs switches to IPVS mode without a restart");
     }
 }
 
 words! {
     FollowNodes {
         Auto = "auto", (
-            "from the first Service with an external or a load balancer's address, or with \
-             externalTrafficPolicy Local, on"
+            "once a Service has an external IP, a load balancer IP or externalTrafficPolicy Local"
         );
         Always = "always";
         Never = "never";
@@ -267,7 +267,7 @@ words! {
 
 words! {
     Variant {
-        Auto = "auto", ("the one with the cluster's rules");
+        Auto = "auto", ("the variant that holds the cluster's rules");
         Nft = "nft";
         Legacy = "legacy";
     }
@@ -275,10 +275,10 @@ words! {
 
 words! {
     ArpReplies {
-        Compatible = "compatible", ("as ipvs.strictARP says");
+        Compatible = "compatible", ("as set by ipvs.strictARP");
         Quiet = "quiet", (
-            "none, while its own addresses are answered for on every interface: Service addresses have \
-             scope host, arp_ignore is 3, arp_announce is 2"
+            "no replies for Service addresses; replies for the node's own addresses on every \
+             interface (Service addresses have scope host, arp_ignore is 3, arp_announce is 2)"
         );
     }
 }
@@ -289,7 +289,8 @@ words! {
         Of(Mode::Ipvs) = Mode::Ipvs.name();
         Of(Mode::Userspace) = Mode::Userspace.name();
         Auto = "auto", (
-            "ipvs, and iptables on a host that cannot do ipvs; kube-proxy does not know this word"
+            "ipvs, or iptables on a host without IPVS support; kube-proxy does not accept this \
+             value"
         );
     } else |text: &str, words: Words| {
         let refused = REFUSED.iter().find(|(name, _)| *name == text);

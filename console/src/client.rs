@@ -57,14 +57,12 @@ impl Client {
                 return Ok(Self::at(DEFAULT_CONSOLE_SOCKET.into(), None));
             }
             Err(error @ FindError::Several(..)) => {
-                return Err(Failure::Unanswered(format!(
-                    "{error}. Say with --socket which one is meant"
-                )));
+                return Err(Failure::Unanswered(format!("{error}. Choose one with --socket")));
             }
             Err(error) => {
                 return Err(Failure::Unanswered(format!(
-                    "{error}. Looked for it in /proc, and for its socket at {DEFAULT_CONSOLE_SOCKET}; \
-                     --socket names another place"
+                    "{error}. It is neither in /proc nor at its socket {DEFAULT_CONSOLE_SOCKET}; \
+                     name another socket with --socket"
                 )));
             }
         };
@@ -80,7 +78,7 @@ impl Client {
                     return Ok(Self::at(socket, Some(pid)));
                 }
                 return Err(Failure::Unanswered(format!(
-                    "process {pid}: {error:#}; --socket names its socket"
+                    "process {pid}: {error:#}; name its socket with --socket"
                 )));
             }
         };
@@ -140,7 +138,7 @@ impl Client {
         }
         let answer: Answer<T> = serde_json::from_str(&answer).map_err(|error| {
             unanswered(format!(
-                "the answer cannot be read: {error}; the program may be of another version"
+                "cannot read the answer: {error}; the running kube-ipvs may be another version"
             ))
         })?;
         Ok(answer.content)
@@ -177,8 +175,8 @@ impl Client {
             return Ok(());
         }
         Err(Failure::Unanswered(format!(
-            "two programs: process {wanted} is the kube-ipvs of this network namespace, and process \
-             {answering} listens on {}; --socket says which one to ask",
+            "two processes: {wanted} is the kube-ipvs of this network namespace, and {answering} \
+             listens on {}; choose one with --socket",
             self.socket.display()
         )))
     }
@@ -188,16 +186,19 @@ impl Client {
         let who = process.map_or_else(String::new, |pid| format!(" of kube-ipvs (process {pid})"));
         let advice = match error.kind() {
             io::ErrorKind::PermissionDenied => {
-                "only root and the user that it runs as may ask; run the command as root"
+                "only root and the user of kube-ipvs may connect; run the command as root"
             }
             io::ErrorKind::NotFound => {
-                "kube-ipvs does not run, or its consoleSocket is elsewhere (--socket), or it could not \
-                 make it: its log says why"
+                "kube-ipvs does not run, has another consoleSocket (--socket), or could not create \
+                 it (see its log)"
             }
-            io::ErrorKind::ConnectionRefused => "kube-ipvs has ended there; look at its log",
+            io::ErrorKind::ConnectionRefused => "kube-ipvs has exited; see its log",
             _ => "look at its log",
         };
-        Failure::Unanswered(format!("cannot reach the console{who} at {here}: {error}; {advice}"))
+        Failure::Unanswered(format!(
+            "cannot connect to the console{who} at {here}: {error}; \
+                                     {advice}"
+        ))
     }
 }
 

@@ -82,8 +82,8 @@ pub enum ComparisonError {
     LoopGone(#[from] LoopGone),
     /// The kernel has not been taken over yet, so that the plan is not whole.
     #[error(
-        "the kernel is not in sync for the first time yet, so there is nothing to compare it with; \
-         kube-ipvs status says what it waits for"
+        "nothing to compare yet: the first sync with the kernel is not done; kube-ipvs status \
+         names what it waits for"
     )]
     NotInSync,
     /// Nothing of the kernel could be read.

@@ -108,7 +108,7 @@ impl From<PlannedManifests> for Planned {
         warnings.extend(problems);
         let node = settings.node_name.to_string();
         let unknown = format!(
-            "no Node {node} is among the manifests: NodePorts are at no address; add its manifest"
+            "no Node {node} is in the manifests: NodePorts have no address; add its manifest"
         );
         Self {
             mode: settings.mode.to_string(),
@@ -241,10 +241,11 @@ fn delivered(configuration: &Configuration) -> Result<Vec<SourceEvent>, Failure>
         };
         match timeout(LIMIT, complete).await {
             Ok(true) => Ok(delivered),
-            Ok(false) => Err(failed(&"the source of Services has ended, which is a bug")),
+            Ok(false) => Err(failed(&"the source of Services has ended; this is a bug")),
             Err(_) => Err(failed(&format!(
-                "the source of Services has not delivered everything in {LIMIT:?}; is the API server \
-                 reachable, and may this kubeconfig list Services, EndpointSlices and Nodes?"
+                "the source of Services has not delivered everything within {LIMIT:?}; check that \
+                 the API server is reachable, and that this kubeconfig may list Services, \
+                 EndpointSlices and Nodes"
             ))),
         }
     });

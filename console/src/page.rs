@@ -280,14 +280,14 @@ impl Failure {
     fn busy(after: Duration) -> Self {
         let seconds = after.as_secs() + 1;
         let message = format!(
-            "these pages have been asked for more than they may take of this node's processor; try again in \
-             {seconds} s, or run the command on the node, which has no such limit"
+            "these pages have used up their share of this node's CPU; try again in {seconds} s, or \
+             run the command on the node, which has no such limit"
         );
         Self { status: StatusCode::TOO_MANY_REQUESTS, message }
     }
 
     fn of_ours(error: &dyn std::error::Error) -> Self {
-        let message = format!("the page cannot be made of the answer, which is a bug: {error}");
+        let message = format!("cannot render the page: {error}; this is a bug");
         Self { status: StatusCode::INTERNAL_SERVER_ERROR, message }
     }
 

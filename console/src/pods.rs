@@ -61,8 +61,8 @@ fn unasked(namespace: &str, name: &str, place: &str, error: &str) -> FailureAnsw
     FailureAnswer::new(
         Reason::Unavailable,
         format!(
-            "cannot look for the pod {namespace}/{name} in the EndpointSlices of {place}: {error}; say its \
-             address instead (kubectl get pod -n {namespace} {name} -o wide)"
+            "cannot look up the pod {namespace}/{name} in the EndpointSlices of {place}: {error}; \
+             write its address instead (kubectl get pod -n {namespace} {name} -o wide)"
         ),
     )
 }
@@ -79,10 +79,9 @@ fn not_found(namespace: &str, name: &str, place: &str, missing: &PodNotFound) ->
     FailureAnswer::new(
         Reason::NotFound,
         format!(
-            "no endpoint is the pod {namespace}/{name}: looked at {slices} with \
-             {endpoints} in namespace {namespace} of {place}, which this program may list, and \
-             Pods it may not{near}. If it is a pod of no Service, say its address (kubectl get pod -n \
-             {namespace} {name} -o wide)"
+            "the pod {namespace}/{name} is not an endpoint: {slices} with {endpoints} in namespace \
+             {namespace} of {place} do not have it (kube-ipvs may not list Pods){near}. For a pod \
+             without a Service, write its address (kubectl get pod -n {namespace} {name} -o wide)"
         ),
     )
 }

@@ -34,8 +34,8 @@ pub struct Running {
 pub enum FindError {
     /// None is to be seen.
     #[error(
-        "no {0} runs in this network namespace, or this user must not look at it: run the \
-         command as the same user, on the node or in the container of {0}"
+        "no {0} runs in this network namespace, or this user may not see it: run the command as \
+         the same user, on the node or in the container of {0}"
     )]
     None(&'static str),
     /// There are several.
@@ -180,7 +180,7 @@ impl Running {
     /// Loads the configuration that it would load now.
     pub fn configuration(&self) -> anyhow::Result<Configuration> {
         let loaded = Configuration::load(&self.arguments);
-        loaded.context("the configuration of the running kube-ipvs cannot be loaded")
+        loaded.context("load the configuration of the running kube-ipvs")
     }
 }
 

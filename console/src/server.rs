@@ -58,8 +58,8 @@ pub async fn serve(path: &Path, desk: Arc<Desk>) -> Infallible {
                 let error = error.to_string();
                 if said.as_ref() != Some(&error) {
                     warn!(
-                        "the console cannot listen on {}: {error}; `kube-ipvs status` and other commands \
-                         have no answer until it can; retried every {} s",
+                        "the console cannot listen on {}: {error}; `kube-ipvs status` and other \
+                         commands do not work until it can; retried every {} s",
                         path.display(),
                         RETRY.as_secs()
                     );
@@ -101,7 +101,8 @@ impl Socket {
                     }
                     Ok((stream, _)) => {
                         let user = stream.peer_cred().map(|peer| peer.uid());
-                        debug!("console: no answer for user {user:?}: only root and the own user may ask");
+                        debug!("console: rejected user {user:?}: only root and the user of \
+                                kube-ipvs may connect");
                     }
                     Err(error) => {
                         warn!("console: cannot accept a connection: {error}; retried in {ACCEPT_PAUSE:?}");
@@ -136,7 +137,7 @@ fn remove_stale(path: &Path) -> io::Result<()> {
     if !found.file_type().is_socket() {
         return Err(io::Error::new(
             io::ErrorKind::AlreadyExists,
-            "there is a file of this name that is no socket; remove it, or choose another path \
+            "a file with this name exists and is not a socket; remove it, or choose another path \
              (consoleSocket)",
         ));
     }
@@ -158,7 +159,7 @@ fn listens_already(stream: &OwnedFd) -> String {
         |_| "another program".to_owned(),
         |peer| format!("process {}", peer.pid.as_raw_nonzero()),
     );
-    format!("{who} listens there; end it, or give this program another path (consoleSocket)")
+    format!("{who} listens there; stop it, or choose another path (consoleSocket)")
 }
 
 fn identity(path: &Path) -> io::Result<(u64, u64)> {
@@ -224,7 +225,7 @@ mod tests {
         let path = folder.path().join("console.sock");
         fs::write(&path, "kept").unwrap();
         let said = Socket::bind(&path).unwrap_err().to_string();
-        assert!(said.contains("no socket"), "{said}");
+        assert!(said.contains("not a socket"), "{said}");
         assert_eq!(fs::read(&path).unwrap(), b"kept");
     }
 

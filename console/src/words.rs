@@ -102,8 +102,8 @@ pub fn describe(op: &Op, beside: &Beside<'_>) -> Described {
             (Effect::Add, subject, None, Some(desired))
         }
         Op::GrowSet(_, size) => {
-            let found = beside.set.map(|(n, capacity)| format!("{n} entries, room for {capacity}"));
-            (Effect::Change, subject, found, Some(format!("room for {size}")))
+            let found = beside.set.map(|(n, capacity)| format!("{n} entries, capacity {capacity}"));
+            (Effect::Change, subject, found, Some(format!("capacity {size}")))
         }
         Op::WriteRuleSet(_) => {
             let found = (!beside.rules.is_empty()).then(|| beside.rules.to_owned());
@@ -220,7 +220,7 @@ fn found_real_server(
 
 fn balancing(server: Option<&VirtualServer>) -> String {
     server.map_or_else(
-        || "a way of balancing that kube-ipvs never asks for".to_owned(),
+        || "a setting that kube-ipvs never uses".to_owned(),
         |server| server.to_string(),
     )
 }
@@ -267,13 +267,11 @@ mod tests {
         );
         assert_eq!(
             words(&Op::ChangeVirtualServer(frontend(), server()), &found),
-            "Change virtual server TCP 10.96.0.1:80: \
-             a way of balancing that kube-ipvs never asks for > rr"
+            "Change virtual server TCP 10.96.0.1:80: a setting that kube-ipvs never uses > rr"
         );
         assert_eq!(
             words(&Op::RemoveVirtualServer(frontend()), &found),
-            "Remove virtual server TCP 10.96.0.1:80: \
-             a way of balancing that kube-ipvs never asks for > -"
+            "Remove virtual server TCP 10.96.0.1:80: a setting that kube-ipvs never uses > -"
         );
         assert_eq!(
             words(&Op::BindAddress([10, 96, 0, 1].into()), &found),

@@ -117,8 +117,8 @@ pub fn start(
                         socket.discard_notifications();
                     } else {
                         tracing::warn!(
-                            "cannot watch the node's addresses: {error}; retries in {} s and reads \
-                             all addresses then",
+                            "cannot watch the node's addresses: {error}; next attempt in {} s, \
+                             with a read of all addresses",
                             PAUSE.as_secs()
                         );
                         thread::sleep(PAUSE);

@@ -35,7 +35,7 @@ impl Run {
             Self::On => 1,
             Self::Off => 0,
         };
-        let why = "IPVS's statistics are kept up, or not, as estimators.run says";
+        let why = "IPVS statistics are on or off, as set by estimators.run";
         Some(Sysctl::new(RUN, value, false, why))
     }
 }

@@ -17,7 +17,7 @@ use crate::packet_fate::{self, Fate, Step};
 use crate::routing_rule::{self, RoutingRule};
 
 const ENDS_CLOSED: &str =
-    "refuses what no rule names, by a rule of its own or of a chain that it leads to";
+    "rejects packets that no rule accepts, by its last rule or in a chain that it jumps to";
 
 /// Something of the host that drops Service traffic, or leads it away, with advice.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,8 +79,8 @@ pub fn in_exclusions(exclude: &[IpNet], own: &[IpNet]) -> Vec<Obstacle> {
                 "{net} of ipvs.excludeCIDRs has addresses of this node: virtual servers of NodePorts \
                  that go while kube-ipvs does not run stay, after --cleanup as well"
             ),
-            remedy: "leave the nodes' network out of ipvs.excludeCIDRs: virtual servers that other \
-                     programs made there are left alone anyway"
+            remedy: "remove the nodes' network from ipvs.excludeCIDRs: kube-ipvs never removes \
+                     unowned virtual servers there"
                 .into(),
         })
         .collect()
@@ -136,11 +136,11 @@ fn of_iptables(family: Family, saved: &str) -> Option<Obstacle> {
     let how = drops_input(saved)?;
     Some(Obstacle {
         what: format!(
-            "the chain INPUT of {family} {how}: connections of pods and clients to Services are \
+            "the INPUT chain of {family} {how}: connections of pods and clients to Services are \
              lost unless a rule of the host accepts them (acceptServiceTraffic is never)"
         ),
         remedy:
-            "set acceptServiceTraffic to always, or let Service traffic in by rules of your own"
+            "set acceptServiceTraffic to always, or accept Service traffic by rules of your own"
                 .into(),
     })
 }
@@ -160,8 +160,8 @@ fn of_nftables(chain: &FilterChain) -> Option<Obstacle> {
                  and clients to Services are lost unless a rule there accepts them, and no rule of \
                  kube-ipvs can (acceptServiceTraffic has no effect there)"
             ),
-            remedy: "accept Service traffic in that table: for firewalld, put the pods' interfaces into \
-                     the zone trusted, and open NodePorts and load balancers' ports"
+            remedy: "accept Service traffic in that table: for firewalld, put the pods' interfaces \
+                     into the zone trusted, and open NodePorts and the ports of load balancers"
                 .into(),
         },
         FilterHook::Forward => Obstacle {
@@ -179,10 +179,10 @@ fn of_nftables(chain: &FilterChain) -> Option<Obstacle> {
 fn unreadable(error: &impl fmt::Display) -> Obstacle {
     Obstacle {
         what: format!(
-            "the nftables chains of the hook input cannot be read: {error}. One that drops what it does not name \
-             would lose connections to Services"
+            "cannot read the nftables chains of the hook input: {error}. A chain that drops by \
+             default would lose connections to Services"
         ),
-        remedy: "see `nft list ruleset` for chains with `hook input` outside of iptables' tables"
+        remedy: "check `nft list ruleset` for chains with `hook input` outside of iptables' tables"
             .into(),
     }
 }
@@ -195,13 +195,13 @@ fn before_local(family: Family, rules: &[RoutingRule], is_routed: bool) -> Optio
     }
     Some(Obstacle {
         what: format!(
-            "a routing rule of {family} with the preference {} comes before the one of the table \
-             local: packets that it matches are led past IPVS",
+            "a routing rule of {family} with preference {} precedes that of the table local: \
+             packets that it matches bypass IPVS",
             first.preference
         ),
         remedy:
-            "set serviceRoutes, for whose networks kube-ipvs then adds a rule that comes before all \
-                 others, or add one: ip rule add pref 1 to SERVICE-RANGE lookup local"
+            "set serviceRoutes (kube-ipvs then adds a rule for its networks before all others), or \
+             add a rule: ip rule add pref 1 to SERVICE-RANGE lookup local"
                 .into(),
     })
 }
@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn a_chain_that_drops_is_an_obstacle() {
         let found = of_iptables(Family::V4, "*filter\n:INPUT DROP [0:0]\nCOMMIT\n").unwrap();
-        assert!(found.what.starts_with("the chain INPUT of IPv4 has the policy DROP"), "{found:?}");
+        assert!(found.what.starts_with("the INPUT chain of IPv4 has the policy DROP"), "{found:?}");
         assert_eq!(of_iptables(Family::V6, "*filter\n:INPUT ACCEPT [0:0]\nCOMMIT\n"), None);
     }
 
@@ -279,7 +279,11 @@ mod tests {
         let error = netlink::DecodeError::new("chain", "shorter than struct nfgenmsg");
         let found = of_filter_chains(Err(error));
         let [Obstacle { what, remedy }] = &found[..] else { panic!("{found:?}") };
-        assert!(what.contains("cannot be read: ") && what.contains("struct nfgenmsg"), "{what}");
+        assert!(
+            what.contains("cannot read the nftables chains of the hook input: ")
+                && what.contains("struct nfgenmsg"),
+            "{what}"
+        );
         assert!(remedy.contains("nft list ruleset"), "{remedy}");
         assert_eq!(of_filter_chains(Ok::<_, netlink::Error>(Vec::new())), []);
     }

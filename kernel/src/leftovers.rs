@@ -239,7 +239,7 @@ impl Leftovers {
                 .filter_map(|(found, result)| Some((found.address, result.err()?)))
                 // With the first address of a network, the kernel removes the others.
                 .filter(|(_, error)| !is(error, rustix::io::Errno::ADDRNOTAVAIL))
-                .map(|(address, error)| format!("take {address} off the interface: {error}"))
+                .map(|(address, error)| format!("remove {address} from the interface: {error}"))
                 .collect(),
             Err(error) => vec![error.to_string()],
         }

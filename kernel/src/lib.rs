@@ -302,9 +302,7 @@ impl RefusalClass {
     #[must_use]
     pub const fn hint(self) -> &'static str {
         match self {
-            Self::Conflict => {
-                " (its state is not as expected; kube-ipvs reads it again and repairs it)"
-            }
+            Self::Conflict => " (its state is unexpected; kube-ipvs reads it again and repairs it)",
             Self::AnswerLost => " (kube-ipvs reads it again and repairs it)",
             Self::SetFull => " (kube-ipvs reads the set again, and grows it up to limits.setSize)",
             Self::Exhausted => " (kube-ipvs retries it)",
@@ -313,7 +311,8 @@ impl RefusalClass {
             Self::NotInstalled => " (no rule of this family can be written)",
             Self::NoScheduler => " (the kernel lacks the scheduler; the default is used)",
             Self::Foreign => {
-                " (another program made it; kube-ipvs serves the rest, and retries: remove it or rename it there)"
+                " (another program created it; kube-ipvs serves the rest, and retries: remove or \
+                 rename it there)"
             }
             Self::Other => "",
         }

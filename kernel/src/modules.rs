@@ -81,8 +81,8 @@ pub fn unbalanced_protocols(symbols: &Path) -> Vec<Protocol> {
     lacking.into_iter().map(|(protocol, _)| protocol).collect()
 }
 
-/// Returns the modules to load for a mode that has these of its own, for a scheduler of IPVS, and for these
-/// kinds of iptables; without any, for nf_tables.
+/// Returns the modules to load for a mode that has these of its own, for a scheduler of IPVS, and
+/// for these iptables variants; without any, for nf_tables.
 #[must_use]
 pub fn needed(
     of_mode: &[&str],
@@ -155,8 +155,8 @@ impl fmt::Display for NotLoaded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "not all kernel modules could be loaded from here: {}. That is no problem if they are \
-             built in, or are loaded when needed; otherwise run this on the host: modprobe -a {}",
+            "could not load all kernel modules from here: {}. Ignore this if they are built in or \
+             loaded on demand; otherwise run on the host: modprobe -a {}",
             self.reason,
             self.modules.join(" ")
         )

@@ -85,8 +85,8 @@ pub fn judge(facts: &Facts) -> Findings {
 fn net_raw(facts: &Facts) -> Option<Finding> {
     (facts.net_raw == Some(false)).then(|| {
         Finding::fatal(
-            "the capability CAP_NET_RAW is missing, without which iptables writes no rule that \
-             looks into a set",
+            "the capability CAP_NET_RAW is missing: without it, iptables cannot write rules that \
+             match a set",
             "it is not among the effective capabilities in /proc/thread-self/status",
             "add NET_RAW under securityContext.capabilities.add, or run the container privileged",
         )
@@ -96,8 +96,8 @@ fn net_raw(facts: &Facts) -> Option<Finding> {
 fn net_admin(facts: &Facts) -> Option<Finding> {
     (facts.net_admin == Some(false)).then(|| {
         Finding::fatal(
-            "the capability CAP_NET_ADMIN is missing, without which nothing of the network may \
-             be changed",
+            "the capability CAP_NET_ADMIN is missing: without it, kube-ipvs cannot change the \
+             network",
             "it is not among the effective capabilities in /proc/thread-self/status",
             "run the container privileged, or add NET_ADMIN under \
              securityContext.capabilities.add; outside of containers run as root",
@@ -109,7 +109,7 @@ impl IpvsFacts {
     fn problems(&self) -> Vec<Finding> {
         let ipset = self.ipset.as_ref().err().map(|why| {
             Finding::without_modules(
-                "the kernel does not give us ipset, which the rules look addresses up in",
+                "ipset is not available in this kernel",
                 why,
                 "on the host run `modprobe -a ip_set ip_set_hash_ip ip_set_hash_ipport \
                  ip_set_hash_ipportip ip_set_hash_ipportnet ip_set_bitmap_port`",
@@ -117,9 +117,10 @@ impl IpvsFacts {
         });
         let dummy = self.dummy.as_ref().err().map(|why| {
             Finding::without_modules(
-                "no dummy interface can be made, which service addresses are put on",
+                "cannot create a dummy interface, which holds the Service addresses",
                 why,
-                "on the host run `modprobe dummy`, and see that the process has CAP_NET_ADMIN",
+                "on the host run `modprobe dummy`, and make sure that the process has \
+                 CAP_NET_ADMIN",
             )
         });
         let unbalanced = self.unbalanced.iter().map(|protocol| unbalanced(*protocol));
@@ -133,11 +134,12 @@ fn unbalanced(protocol: Protocol) -> Finding {
         fatal: false,
         ..Finding::fatal(
             format!(
-                "IPVS of this kernel has no {protocol}, so that {protocol} ports of Services are refused"
+                "IPVS of this kernel does not support {protocol}: {protocol} ports of Services are \
+                 rejected"
             ),
             "its functions are not among the kernel's symbols (/proc/kallsyms)",
             format!(
-                "nothing, unless a Service has a port of {protocol}: then use a kernel built with \
+                "only if a Service has a {protocol} port: use a kernel built with \
                  CONFIG_IP_VS_PROTO_{protocol}, or iptables mode"
             ),
         )
@@ -147,7 +149,7 @@ fn unbalanced(protocol: Protocol) -> Finding {
 fn ipvs(facts: &IpvsFacts) -> Option<Finding> {
     facts.ipvs.as_ref().err().map(|why| {
         Finding::without_modules(
-            "the kernel does not give us IPVS",
+            "IPVS is not available in this kernel",
             why,
             "on the host run `modprobe ip_vs`; if there is no such module, install the \
              distribution's package with the kernel's remaining modules (such as \
@@ -160,7 +162,7 @@ fn scheduler(facts: &IpvsFacts) -> Option<Finding> {
     let Some(Err(why)) = &facts.scheduler_taken else { return None };
     let scheduler = &facts.scheduler;
     Some(Finding::fatal(
-        format!("the kernel does not take the scheduler {scheduler}"),
+        format!("the kernel does not have the IPVS scheduler {scheduler}"),
         why,
         format!(
             "on the host run `modprobe {}`, or choose another scheduler (--ipvs-scheduler, \
@@ -183,13 +185,14 @@ fn families(facts: &Facts, problems: &mut Vec<Finding>) -> Vec<Family> {
     let (programs, remedy) = match facts.rule_form {
         RuleForm::Iptables => (
             ["iptables", "ip6tables"],
-            "see what the error says; on the host `modprobe -a` the modules that it names, or \
-             choose the other kind of iptables (--iptables-variant nft or legacy)",
+            "on the host, `modprobe -a` the modules that the error names, or choose the other \
+             iptables variant (--iptables-variant nft or legacy)",
         ),
         RuleForm::Nftables => (
             ["nf_tables"; 2],
-            "see what the error says: rules in nf_tables need Linux 5.9 and nf_tables, nft_chain_nat, nft_nat, \
-             nft_masq, nft_fib and nft_reject of both families, which the kernel loads itself",
+            "read the error: rules in nf_tables need Linux 5.9 and nf_tables, nft_chain_nat, \
+             nft_nat, nft_masq, nft_fib and nft_reject of both families, which the kernel loads \
+             itself",
         ),
     };
     let dropped = |program: &str, family: Family, why: &ProbeError| match why.is_momentary {
@@ -197,7 +200,7 @@ fn families(facts: &Facts, problems: &mut Vec<Finding>) -> Vec<Family> {
             fatal,
             drops_family: true,
             ..Finding::without_modules(
-                &format!("{program} does not work, so that {family} is not served"),
+                &format!("{family} is not served: {program} does not work"),
                 &why.words,
                 remedy,
             )
@@ -206,12 +209,10 @@ fn families(facts: &Facts, problems: &mut Vec<Finding>) -> Vec<Family> {
         true => Finding {
             is_momentary: true,
             ..Finding::fatal(
-                format!(
-                    "{program} could not be tried, so that it is not known whether {family} works"
-                ),
+                format!("{family} may not work: {program} could not be tested"),
                 &why.words,
-                "see what holds the lock of iptables (/run/xtables.lock), or takes the memory; it is \
-                 tried again with the next start",
+                "find the process that holds the iptables lock (/run/xtables.lock) or uses the \
+                 memory; kube-ipvs tries again at the next start",
             )
         },
     };
@@ -220,7 +221,7 @@ fn families(facts: &Facts, problems: &mut Vec<Finding>) -> Vec<Family> {
             fatal,
             drops_family: true,
             ..Finding::fatal(
-                "IPVS of this kernel has no IPv6, so that IPv6 is not served",
+                "IPv6 is not served: IPVS of this kernel does not support it",
                 why,
                 "use a kernel built with CONFIG_IP_VS_IPV6, or iptables mode",
             )
@@ -239,13 +240,13 @@ fn families(facts: &Facts, problems: &mut Vec<Finding>) -> Vec<Family> {
         (Ipv6::Available, _) => {}
         (Ipv6::NotInKernel, _) => problems.push(without(
             "the kernel has no IPv6: /proc/net/if_inet6 is missing",
-            "nothing, unless IPv6 Services are wanted: then boot the host without ipv6.disable=1, \
-             or with a kernel that has IPv6",
+            "only if IPv6 Services are wanted: boot the host without ipv6.disable=1, or with a \
+             kernel that has IPv6",
         )),
         (Ipv6::SwitchedOff, _) => problems.push(without(
-            "IPv6 is switched off: net.ipv6.conf.all.disable_ipv6 is 1",
-            "nothing, unless IPv6 Services are wanted: then run \
-             `sysctl -w net.ipv6.conf.all.disable_ipv6=0` on the host and restart",
+            "IPv6 is disabled: net.ipv6.conf.all.disable_ipv6 is 1",
+            "only if IPv6 Services are wanted: run `sysctl -w net.ipv6.conf.all.disable_ipv6=0` on \
+             the host and restart",
         )),
     }
     [(v4, Family::V4), (v6, Family::V6)]
@@ -264,8 +265,8 @@ fn sysctls(facts: &Facts) -> Option<Finding> {
     }
     let settings = sysctls.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
     Some(Finding {
-        what: format!("sysctls have wrong values, and should be: {settings}"),
-        why: format!("they cannot be set from here: {why}"),
+        what: format!("sysctls have wrong values; they must be: {settings}"),
+        why: format!("kube-ipvs cannot set them: {why}"),
         remedy: format!(
             "run the container privileged, so that /proc/sys is writable, or set them on the \
              host: `sysctl -w {settings}`"

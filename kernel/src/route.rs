@@ -123,8 +123,8 @@ impl Routes {
             {
                 let verb = if *is_added { "add" } else { "remove" };
                 warn!(
-                    "cannot {verb} the routing rule to {network} for its local route: {error}; retries \
-                     both"
+                    "cannot {verb} the routing rule to {network} for its local route: {error}; \
+                     kube-ipvs retries both"
                 );
                 *result = Err(error);
             }

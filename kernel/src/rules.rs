@@ -109,7 +109,7 @@ impl Rules {
         Ok(Self { family, programs, internal_frontends: OnceLock::new() })
     }
 
-    /// Both kinds of iptables, as far as they are installed.
+    /// Both iptables variants, as far as they are installed.
     #[must_use]
     pub fn installed(family: Family) -> Vec<Self> {
         let open = |backend: Backend| Self::open(family, backend.into()).ok();

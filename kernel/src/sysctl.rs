@@ -97,7 +97,7 @@ pub struct SysctlError {
 /// that are to have IPv6 (`addrconf_init_net` in net/ipv6/addrconf.c). Netlink has no attribute for it.
 #[must_use]
 pub fn ipv6_of_link() -> Sysctl {
-    let why = "kube-ipvs0 takes the IPv6 addresses of Services";
+    let why = "kube-ipvs0 accepts the IPv6 addresses of Services";
     Sysctl::new(LINK_DISABLE_IPV6, 0, false, why)
 }
 
@@ -106,7 +106,7 @@ pub fn ipv6_of_link() -> Sysctl {
 /// addresses only.
 #[must_use]
 pub fn local_networks_routed() -> Sysctl {
-    let why = "node ports on loopback addresses lead to endpoints outside of this node";
+    let why = "NodePorts on loopback addresses reach endpoints on other nodes";
     Sysctl::new(ROUTE_LOCALNET, 1, false, why)
 }
 
@@ -268,7 +268,7 @@ impl fmt::Display for SysctlError {
         if let Some(found) = found {
             write!(f, " (it is {found})")?;
         }
-        write!(f, ": {source}. It is there so that {}. ", sysctl.why)?;
+        write!(f, ": {source}. It is needed so that {}. ", sysctl.why)?;
         match source.kind() {
             io::ErrorKind::ReadOnlyFilesystem => write!(
                 f,
@@ -286,8 +286,8 @@ impl fmt::Display for SysctlError {
             _ if sysctl.path.starts_with("net/netfilter/nf_conntrack") && found.is_none() => {
                 write!(
                     f,
-                    "The kernel has it only with connection tracking: load the module on the host \
-                     (modprobe nf_conntrack), then set it there (sysctl -w {sysctl})"
+                    "The kernel has it only with conntrack: load the module on the host (modprobe \
+                     nf_conntrack), then set it there (sysctl -w {sysctl})"
                 )
             }
             _ => write!(f, "Set it on the host (sysctl -w {sysctl})"),

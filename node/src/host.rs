@@ -93,8 +93,9 @@ pub fn prepare(configuration: &Configuration, served: &[Family]) -> anyhow::Resu
     };
     if is_to_serve {
         rule_form::take_sets(&settings, &mut linux).context(
-            "take the sets of the other form over: nothing of it was removed. To keep the form that the node has, set \
-             ruleBackend to it; kube-ipvs --cleanup removes both, and ends connections",
+            "take over the sets of the other form: nothing was removed. To keep the form in use on \
+             the node, set ruleBackend to it; kube-ipvs --cleanup removes both forms, and ends \
+             connections",
         )?;
     }
     linux.keep_sysctls([sysctl::existing(proc_sys, at_once), chosen].concat());
@@ -144,7 +145,7 @@ pub fn look_again(configuration: &Configuration) -> Result<(), Vec<String>> {
 /// Removes the interface that a probe of mode ipvs has made, unless it was there before.
 fn remove_dummy_unless(was_there: bool) {
     if !was_there && let Err(error) = Linux::remove_empty_dummy() {
-        warn!("cannot remove the interface that the probe of mode ipvs made: {error}");
+        warn!("cannot remove the interface that the probe of IPVS mode created: {error}");
     }
 }
 

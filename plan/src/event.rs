@@ -38,6 +38,6 @@ pub enum Event {
     ProxyPort(Box<ProxyPortId>, ProxyPortState),
     /// An operator drains endpoints on this node.
     HandDrainBegan(Box<HandDrain>),
-    /// The operator has ended that, or its time is up.
+    /// The operator has ended that, or its time is over.
     HandDrainEnded(Box<HandDrain>),
 }

@@ -1,10 +1,10 @@
 //! Endpoints that an operator drains on this node by hand: they get no new connections, until the
-//! operator ends that or its time is up.
+//! operator ends that or its time is over.
 //!
-//! An endpoint that is drained by hand counts as if it was not there when endpoints are chosen, so
+//! An endpoint that is drained manually counts as if it was not there when endpoints are chosen, so
 //! hints and the fallback to endpoints that terminate go by the others. In IPVS mode it stays in
-//! the virtual servers with weight 0, so that its connections go on. If all the others have failed since,
-//! it is used again as long as that lasts, unless the drain is forced.
+//! the virtual servers with weight 0, so that its connections go on. If all the others have failed
+//! since, it is used again as long as that lasts, unless the drain is forced.
 
 #[cfg(test)]
 mod tests;
@@ -32,14 +32,14 @@ pub struct HandDrain {
     pub is_forced: bool,
 }
 
-/// All that is drained by hand.
+/// All that is drained manually.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HandDrains {
     /// In order; no empty lists.
     by_address: BTreeMap<IpAddr, Vec<HandDrain>>,
 }
 
-/// Endpoints of a service port that would be chosen if they were not drained by hand, with weight
+/// Endpoints of a service port that would be chosen if they were not drained manually, with weight
 /// 0, in the order of address and port.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DrainedChoice {
@@ -49,8 +49,8 @@ pub struct DrainedChoice {
     pub local: Vec<RealServer>,
 }
 
-/// Endpoints of a service port to choose from, in order: those that are not drained by hand, and the others where
-/// they are the last resort.
+/// Endpoints of a service port to choose from, in order: those that are not drained manually, and
+/// the others where they are the last resort.
 #[derive(Debug)]
 pub(crate) struct Undrained<'c, 'a> {
     /// For clients that may be sent anywhere in the cluster.
@@ -124,7 +124,7 @@ impl HandDrains {
         self.by_address.values().map(Vec::len).sum()
     }
 
-    /// True if nothing is drained by hand.
+    /// True if nothing is drained manually.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.by_address.is_empty()
@@ -173,9 +173,9 @@ impl HandDrains {
         }
     }
 
-    /// Returns the endpoints of a Service that are not drained by hand, and if none of these can be used by
-    /// clients who may use some of the endpoints only, those that are drained without force: what other clients
-    /// may use is no reason to leave these without an endpoint.
+    /// Returns the endpoints of a Service that are not drained manually, and if none of these can
+    /// be used by clients who may use some of the endpoints only, those that are drained without
+    /// force: what other clients may use is no reason to leave these without an endpoint.
     fn others_for<'c, 'a>(
         &self,
         service: &ServiceName,

@@ -112,6 +112,16 @@ impl Mode {
         self.properties().name
     }
 
+    /// Returns what sentences call it: `in IPVS mode`.
+    #[must_use]
+    pub const fn title(self) -> &'static str {
+        match self {
+            Self::Ipvs => "IPVS mode",
+            Self::Iptables => "iptables mode",
+            Self::Userspace => "userspace mode",
+        }
+    }
+
     /// True if the mode has kernel objects of a kind. What there is of other kinds, another mode left.
     #[must_use]
     pub fn uses(self, part: PartKind) -> bool {

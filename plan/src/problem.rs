@@ -205,9 +205,9 @@ impl fmt::Display for Overfull {
         let Self { set, wanted, most } = self;
         write!(
             f,
-            "limits.setSize ({most}) is reached: set {set} should have {wanted} entries. Services \
-             whose entries came last are not served as they should be on this node. If all are \
-             needed, raise limits.setSize in the node's KubeIpvsConfiguration"
+            "limits.setSize ({most}) is reached: set {set} needs {wanted} entries. Services whose entries \
+             do not fit are not served correctly on this node. If all are needed, raise limits.setSize in \
+             the node's KubeIpvsConfiguration"
         )
     }
 }
@@ -272,8 +272,8 @@ impl fmt::Display for AddressField {
     }
 }
 
-const ONLY_IPVS: &str = "only mode ipvs has schedulers, weights and a drain deadline";
-const ONLY_IPVS_SCHEDULES: &str = "only mode ipvs has schedulers and weights";
+const ONLY_IPVS: &str = "only IPVS mode has schedulers, weights and a drain deadline";
+const ONLY_IPVS_SCHEDULES: &str = "only IPVS mode has schedulers and weights";
 
 impl Problem {
     /// Writes what is wrong with an address.
@@ -281,19 +281,18 @@ impl Problem {
         match self {
             Self::ImpossibleAddress { field, address } => write!(
                 f,
-                "{field}: {address} is not an address that a Service can have \
-                 (unspecified, loopback, link-local, multicast or broadcast); it is left out"
+                "{field}: {address} is not served, because a Service cannot have it (unspecified, loopback, \
+                 link-local, multicast or broadcast); choose another address"
             ),
             Self::AddressOfApiServer { field, address } => write!(
                 f,
-                "{field}: {address} is the address by which this node reaches the API server, and is \
-                 left out: a node that took it would reach the API server no more; choose another \
-                 address"
+                "{field}: {address} is not served: this node reaches the API server at this address, and would be \
+                 cut off from it; choose another address"
             ),
             Self::InsidePodNetwork { field, address, network } => write!(
                 f,
-                "{field}: {address} is inside {network}, the network of pods, and is left out: a node \
-                 that took it would no longer reach the pod that has it; choose another address"
+                "{field}: {address} is not served: it is inside the pod network {network}, and the node would no \
+                 longer reach the pod with this address; choose another address"
             ),
             Self::AddressOfNode { field, address, node } => {
                 write_address_of_node(f, *field, *address, node)
@@ -312,64 +311,62 @@ impl fmt::Display for Problem {
             | Self::InsidePodNetwork { .. } => self.write_address(f),
             Self::PortOfListener { port, listener } => write!(
                 f,
-                "TCP port {port} at this node's addresses is this Service's, and {listener} listens \
-                 there: from other hosts, all connections to it reach the Service instead; give the \
-                 Service another port"
+                "connections from other hosts to TCP port {port} of this node reach this Service instead of \
+                 {listener}, which listens there; give the Service another port"
             ),
             Self::FrontendTaken { frontend, owner } => write!(
                 f,
-                "Service {owner} has {frontend} before this one (cluster addresses and node ports come \
-                 first, then load balancers, then external addresses, and of the same kind the \
-                 oldest); give one of the two another address or port"
+                "{frontend} is not served for this Service, because Service {owner} has it (cluster IPs and \
+                 NodePorts come first, then load balancer IPs, then external IPs; of the same kind, the \
+                 older Service); give one of the two another address or port"
             ),
             Self::FrontendTwice { frontend } => write!(
                 f,
-                "{frontend} is claimed by two ports of this Service, and only one has it: \
-                 give the other another port or protocol"
+                "{frontend} is claimed by two ports of this Service, and only one of them is served; \
+                 give the other one another port or protocol"
             ),
             Self::InternalFrontendTaken { frontend, internal_frontend, owner } => write!(
                 f,
-                "clients in the cluster reach only this node's endpoints by {frontend}: its internal frontend \
-                 {internal_frontend} is Service {owner}'s, whose address differs from it in the first bits only; \
-                 choose another address"
+                "clients in the cluster reach only this node's endpoints at {frontend}: its internal frontend \
+                 {internal_frontend} is in use for Service {owner}, whose address differs in the first bits \
+                 only; choose another address"
             ),
             Self::NoInternalFrontend { frontend } => write!(
                 f,
-                "clients in the cluster reach only this node's endpoints by {frontend}: the address of its \
-                 internal frontend is the frontend's own, is excluded or cannot be a host's, or a node, an \
-                 endpoint or the network of pods has it; choose another address, or another network for \
+                "clients in the cluster reach only this node's endpoints at {frontend}: the address of its \
+                 internal frontend is excluded, is not a valid host address, or is in use by the frontend, a \
+                 node, an endpoint or the pod network; choose another address, or another network for \
                  internal frontends (internalFrontend)"
             ),
             Self::SchedulerMissing { scheduler } => write!(
                 f,
-                "this node's kernel has no IPVS scheduler \"{scheduler}\" (module {}); \
-                 the default one is used instead",
+                "this node's kernel has no IPVS scheduler \"{scheduler}\" (module {}); the Service uses the default \
+                 scheduler on this node",
                 scheduler.module()
             ),
             Self::NoNodePortAddress { family } => write!(
                 f,
-                "no {family} address of this node may serve node ports: \
-                 none is inside the configured node port addresses"
+                "no {family} address of this node serves NodePorts: none is inside nodePortAddresses of the \
+                 node's configuration"
             ),
             Self::SchedulerNotAllowed { scheduler } => write!(
                 f,
-                "limits.schedulers does not allow the scheduler \"{scheduler}\"; the default one is \
-                 used instead"
+                "limits.schedulers does not allow the scheduler \"{scheduler}\"; the Service uses the default \
+                 scheduler on this node"
             ),
             Self::LimitReached { limit, most, left_out } => write!(
                 f,
                 "{limit} ({most}) is reached: {left_out} of this Service's addresses and ports are \
-                 not served on this node. Cluster addresses go before others, and ports in their \
-                 order. If all are needed, raise {limit} in the node's KubeIpvsConfiguration"
+                 not served on this node. Cluster IPs come first, ports in their order. If all are needed, raise {limit} in the node's KubeIpvsConfiguration"
             ),
             Self::NoEffect { setting, mode } => {
                 let why = if mode.properties().drains { ONLY_IPVS_SCHEDULES } else { ONLY_IPVS };
-                write!(f, "annotation {setting} has no effect on nodes in mode {mode}: {why}")
+                write!(f, "annotation {setting} has no effect on nodes in {}: {why}", mode.title())
             }
             Self::NotRelayed { port } => write!(
                 f,
-                "port {port} has protocol SCTP and is refused on nodes in mode userspace, whose relay \
-                 serves TCP and UDP only"
+                "port {port} has protocol SCTP and is rejected on nodes in userspace mode, whose relay \
+                 supports TCP and UDP only"
             ),
             Self::TooManyProxyPorts { most, first, left_out } => {
                 too_many_proxy_ports(f, *most, *first, *left_out)
@@ -391,9 +388,8 @@ fn write_address_of_node(
 ) -> fmt::Result {
     write!(
         f,
-        "{field}: {address} is in the status of Node {node}, so only that node serves it: if all took \
-         it, that node could not be reached any more. If the Node is wrong, correct its \
-         status.addresses"
+        "{field}: {address} is in the status of Node {node}, so only that node serves it: other nodes \
+         would be cut off from that node. If the Node is wrong, correct its status.addresses"
     )?;
     if field == AddressField::LoadBalancer {
         f.write_str(
@@ -413,15 +409,16 @@ fn not_balanced(
     if mode.leads_by_rules() {
         write!(
             f,
-            "port {port} has protocol {protocol} and is not served on nodes in mode {mode} whose rules \
-             cannot match it (module xt_{})",
+            "port {port} has protocol {protocol} and is not served on nodes in {} whose rules cannot \
+             match it (module xt_{})",
+            mode.title(),
             protocol.to_string().to_lowercase()
         )
     } else {
         write!(
             f,
-            "port {port} has protocol {protocol} and is refused on nodes whose kernel lacks it in IPVS \
-             (CONFIG_IP_VS_PROTO_{protocol})"
+            "port {port} has protocol {protocol} and is rejected on nodes whose kernel has IPVS without \
+             it (CONFIG_IP_VS_PROTO_{protocol})"
         )
     }
 }
@@ -434,8 +431,8 @@ fn too_many_proxy_ports(
 ) -> fmt::Result {
     write!(
         f,
-        "a Service gets at most {most} proxy ports on nodes in mode userspace: {left_out} of this \
-         Service's ports, from port {first} on in the order of spec.ports, are refused there; spread \
+        "a Service gets at most {most} proxy ports on nodes in userspace mode: {left_out} of this \
+         Service's ports, from port {first} on in the order of spec.ports, are rejected there; spread \
          the ports over several Services"
     )
 }

@@ -154,13 +154,13 @@ pub struct Chain {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidRuleSetSettings {
     /// A packet mark has 32 bits.
-    #[error("masquerade bit {0}: a packet mark has the bits 0 to 31")]
+    #[error("masquerade bit {0}: must be within 0 to 31, the bits of a packet mark")]
     MasqueradeBit(u8),
     /// Not an interface's name.
     #[error(
-        "local traffic by interface {0:?}: an interface's name, or the beginning of one, has 1 to \
-         15 (a beginning: 14) visible ASCII characters without /, :, quotes and backslashes, and \
-         does not end in +, which iptables reads as \"whatever follows\""
+        "local traffic by interface {0:?}: an interface name has 1 to 15 (a prefix: 14) visible \
+         ASCII characters without /, :, quotes and backslashes, and does not end in +, which is a \
+         wildcard in iptables"
     )]
     InterfaceName(String),
 }

@@ -172,11 +172,15 @@ impl fmt::Display for Fate {
         match self {
             Self::Endpoint { endpoint, source } => write!(f, "{endpoint}, which sees {source}"),
             Self::Unanswered { endpoint, client } => {
-                write!(f, "{endpoint}, which answers {client} past this node: the answer is lost")
+                write!(
+                    f,
+                    "{endpoint}, which answers {client} directly, past this node: the client \
+                           drops the answer"
+                )
             }
             Self::Refused { by } => write!(f, "refused ({by})"),
-            Self::Dropped => f.write_str("dropped: the client hears nothing"),
-            Self::Delivered => f.write_str("delivered to this node's own processes"),
+            Self::Dropped => f.write_str("dropped: the client gets no answer"),
+            Self::Delivered => f.write_str("delivered to a process on this node"),
             Self::PassedOn => f.write_str("routed on as it is"),
         }
     }

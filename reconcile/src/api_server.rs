@@ -49,14 +49,14 @@ pub(super) async fn give_up_addresses(
         match results.get(1) {
             Some(Err(refusal)) => {
                 warn!(
-                    "cannot take the API server's address {} off kube-ipvs0: {refusal}",
+                    "cannot remove the API server's address {} from kube-ipvs0: {refusal}",
                     server.ip()
                 );
                 is_done = false;
             }
             _ => info!(
-                "address {} taken off kube-ipvs0: a Service had it, and this node reaches the API \
-                 server by it",
+                "address {} removed from kube-ipvs0: a Service claims it, and this node reaches \
+                 the API server at it",
                 server.ip()
             ),
         }

@@ -263,7 +263,7 @@ impl Auditor {
     fn pass_ended(&self, cx: &mut Context, writer: &mut Writer, pass: &Pass, is_whole: bool) {
         if pass.full_speed && !self.schedule.is_full_speed() {
             if is_whole {
-                info!("all kernel state was compared at full speed, and nothing else had changed");
+                info!("full-speed audit finished: no other kernel state had changed");
             }
             cx.observers.report(&Report::FullSpeed(false));
         }

@@ -156,7 +156,7 @@ impl Context {
         for family in &self.planner.settings().families {
             match self.planner.rule_set(*family) {
                 Ok(rules) => self.kernel.call(|kernel| kernel.set_desired_rules(rules)).await?,
-                Err(error) => warn!("{family} rules stay as they are: {error}"),
+                Err(error) => warn!("{family} rules are unchanged: {error}"),
             }
         }
         Ok(())
@@ -290,7 +290,7 @@ impl Context {
 
     /// Reports that the kernel could not be read. The caller retries that later.
     pub(super) fn reading_failed(&mut self, error: &ReadError) {
-        warn!("{error}; retries in {} s", READ_RETRY.as_secs());
+        warn!("{error}; next attempt in {} s", READ_RETRY.as_secs());
         self.observers.report(&Report::ReadingFailed(error));
     }
 

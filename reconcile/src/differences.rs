@@ -119,7 +119,7 @@ impl View<'_> {
                 attempts: pending.attempts,
             },
             None if is_explained(&op, self.pending) => Standing::Pending {
-                reason: "another change of the chain is retried, and comes first".to_owned(),
+                reason: "an earlier change of the chain is retried first".to_owned(),
                 attempts: 0,
             },
             None if self.is_written_since_reading(&op) => Standing::BeingWritten,

@@ -133,8 +133,8 @@ impl Dispatch {
         }
         self.next_report = Some(now + REPORT_PERIOD);
         let note = format!(
-            "connections to Services still go by the rules of the former mode, and changes of Services \
-             do not reach them, because mode ipvs lacks what it needs: {}",
+            "changes of Services do not take effect: connections still follow the rules of the \
+             former mode, because IPVS mode lacks prerequisites: {}",
             missing(cx.planner.led_by_rules().union(&self.refused), retry_queue)
         );
         warn!("{note}");

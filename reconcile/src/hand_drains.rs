@@ -1,7 +1,7 @@
-//! Drains by hand: endpoints that an operator takes out on this node, each until its time is up.
+//! Drains by hand: endpoints that an operator takes out on this node, each until its time is over.
 //!
-//! The planner knows what is drained, and this module when that ends. Neither outlives the loop: after
-//! a restart, and in another mode, nothing is drained by hand.
+//! The planner knows what is drained, and this module when that ends. Neither outlives the loop:
+//! after a restart, and in another mode, nothing is drained manually.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -44,7 +44,7 @@ impl HandDrains {
         self.ends.len()
     }
 
-    /// True if nothing is drained by hand.
+    /// True if nothing is drained manually.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
@@ -56,19 +56,19 @@ impl HandDrains {
         let end = Instant::now() + time;
         if let Some(there) = self.ends.get_mut(drain) {
             *there = end;
-            info!("{drain} stays drained by hand for {} s from now on", time.as_secs());
+            info!("{drain} stays drained manually for another {} s", time.as_secs());
             return;
         }
         if self.ends.len() >= MOST_HAND_DRAINS {
             warn!(
-                "{drain} is not drained by hand: {MOST_HAND_DRAINS} drains are in force, the most"
+                "{drain} is not drained: the limit of {MOST_HAND_DRAINS} manual drains is reached"
             );
             return;
         }
         self.ends.insert(drain.clone(), end);
         cx.apply(Event::HandDrainBegan(Box::new(drain.clone())));
         let note = format!(
-            "{drain} is drained by hand: it gets no new connections from this node for {} s",
+            "{drain} is drained manually: it gets no new connections from this node for {} s",
             time.as_secs()
         );
         info!("{note}");
@@ -77,7 +77,7 @@ impl HandDrains {
 
     /// Ends a drain. Does nothing if there is no such drain.
     pub(super) fn end_now(&mut self, cx: &mut Context, drain: &HandDrain) {
-        self.finish(cx, drain, "an operator has ended that");
+        self.finish(cx, drain, "an operator ended the drain");
     }
 
     /// Returns the time at which the next drain ends.
@@ -91,7 +91,7 @@ impl HandDrains {
         let due = self.ends.iter().filter(|(_, end)| **end <= now);
         let due: Vec<HandDrain> = due.map(|(drain, _)| drain.clone()).collect();
         for drain in due {
-            self.finish(cx, &drain, "its time is up");
+            self.finish(cx, &drain, "its time is over");
         }
     }
 
@@ -100,7 +100,7 @@ impl HandDrains {
             return;
         }
         cx.apply(Event::HandDrainEnded(Box::new(drain.clone())));
-        let note = format!("{drain} is no longer drained by hand: {why}");
+        let note = format!("{drain} is no longer drained manually: {why}");
         info!("{note}");
         self.report(cx, drain, false, &note);
     }

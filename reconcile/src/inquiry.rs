@@ -67,7 +67,7 @@ pub struct Inquiries(mpsc::Sender<Inquiry>);
 
 /// The loop has ended, or had no answer because of a bug, which is in the log then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the event loop does not answer: it ends just now, or the log has a bug to report")]
+#[error("the event loop does not answer: kube-ipvs is stopping, or has met a bug (see its log)")]
 pub struct LoopGone;
 
 /// Returns the way for questions to reach the loop, and its end for [`super::Reconciler::answering`].
@@ -104,7 +104,7 @@ impl Question {
     /// Answers it. A panic is the question's own: it has changed nothing, and the loop goes on.
     pub(super) fn answer(self, view: &View<'_>) {
         if catch_unwind(AssertUnwindSafe(|| (self.0)(view))).is_err() {
-            error!("a question to the event loop has met a bug; please report the panic above");
+            error!("a query of the event loop hit a bug; please report the panic above");
         }
     }
 }

@@ -76,7 +76,7 @@ impl Leading {
         let unled = Unled::of(cx, writer.retry_queue());
         if unled.is_empty() || now >= deadline && unled.families.is_empty() {
             if self.next_report.take().is_some() {
-                info!("the rules of this mode lead new connections");
+                info!("the rules of this mode handle new connections");
                 cx.observers.report(&Report::HeldUp(None));
             }
             remove_portals(cx, writer).await?;
@@ -87,9 +87,9 @@ impl Leading {
         if now >= deadline && self.next_report.is_none_or(|due| due <= now) {
             self.next_report = Some(now + REPORT_PERIOD);
             let note = format!(
-                "what the former mode has left still leads connections to Services, and changes of \
-                 Services do not reach them, because mode {} lacks rules: {}",
-                cx.planner.settings().mode,
+                "changes of Services do not take effect: connections still follow the rules of the \
+                 former mode, because {} lacks rules: {}",
+                cx.planner.settings().mode.title(),
                 unled.reasons(cx, writer.retry_queue())
             );
             warn!("{note}");
@@ -188,7 +188,7 @@ impl Unled {
         let unread = unread.map(|family| format!("chains of {family} cannot be read"));
         let all: Vec<String> = unread.chain(named).collect();
         if all.is_empty() {
-            return "most Services have no proxy port; an Event on each has the reason".to_owned();
+            return "most Services have no proxy port; see the Event on each Service".to_owned();
         }
         let others = retry_queue.iter().filter(|(subject, _)| is_of(subject)).count();
         match others.saturating_sub(NAMED) {

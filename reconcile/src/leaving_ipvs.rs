@@ -147,8 +147,9 @@ impl LeavingIpvs {
             if former_pause.is_none() {
                 info!(
                     virtual_servers = n_left,
-                    "IPVS mode left virtual servers: new connections go by the rules of this mode, and \
-                     those that IPVS has go on until they end, or drainDeadline is over"
+                    "IPVS mode left virtual servers: new connections follow the rules of this \
+                     mode; existing IPVS connections continue until they end, or until \
+                     drainDeadline"
                 );
             }
             let pause = former_pause.map_or(CHECK, |pause| (pause * 2).min(LONGEST_PAUSE));
@@ -259,8 +260,8 @@ async fn complete(
     let refused = ops.iter().zip(results).find_map(|(op, result)| Some((op, result.err()?)));
     if let Some((op, refusal)) = &refused {
         warn!(
-            "{op}: {refusal}. Until the node has left IPVS mode, its own connections to Services have \
-             a service address as their source, and endpoints on other nodes cannot answer"
+            "{op}: {refusal}. Until the node has left IPVS mode, its own connections to Services \
+             use a Service address as source, and endpoints on other nodes cannot answer"
         );
     }
     Ok(refused.is_none())
@@ -308,8 +309,8 @@ async fn replace_addresses(
     let failure = failures.find_map(|(op, result)| Some((op, result.err()?)));
     if let Some((op, refusal)) = refused.or(failure) {
         warn!(
-            "{op}: {refusal}. The node's own connections to Services have a service address as their \
-             source, and are cut when the node has left IPVS mode"
+            "{op}: {refusal}. The node's own connections to Services use a Service address as \
+             source, and are cut once the node has left IPVS mode"
         );
     }
     Ok(())

@@ -219,7 +219,7 @@ impl Reconciler {
                         }
                     }
                     None => {
-                        warn!("the source of Services has ended; what it delivered last stays in force");
+                        warn!("the source of Services has ended; its last state stays in use");
                         source_ended = true;
                     }
                 },

@@ -75,7 +75,7 @@ impl RetryQueue {
         let least = Instant::now() + LEAST_WAIT;
         let due = self.due_time(awaited).map_or(least, |due| due.max(least));
         let attempts = self.take(&op.subject()).map_or(0, |former| former.attempts);
-        let refusal = Refusal::new(RefusalClass::Other, format!("waits for {awaited}{why}"));
+        let refusal = Refusal::new(RefusalClass::Other, format!("waiting for {awaited}{why}"));
         self.put(due, Pending { op, refusal, attempts });
     }
 

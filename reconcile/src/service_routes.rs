@@ -71,7 +71,7 @@ impl ServiceRoutes {
         if is_known || !cx.uses(PartKind::Routes) {
             return;
         }
-        info!(%family, routes = ?wanted, "service addresses become local in another way");
+        info!(%family, routes = ?wanted, "changing the way in which Service addresses are local");
         let is_new = |net: &&IpNet| !routes.contains(net);
         let new: Vec<IpNet> = wanted.iter().filter(is_new).copied().collect();
         let mut bound = cx.planner.settings().bound_routes.clone();
@@ -139,7 +139,8 @@ impl Change {
             return false;
         }
         cx.planner.set_service_routes(family, self.wanted.clone(), Vec::new());
-        info!(%family, routes = ?self.wanted, "service addresses are local in the other way");
+        info!(%family, routes = ?self.wanted, "the way in which Service addresses are local has \
+                                               changed");
         true
     }
 }

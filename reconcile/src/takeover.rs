@@ -10,10 +10,11 @@
 //! In ipvs mode, rules of another mode that lead connections go on leading until the end: see
 //! [`super::dispatch`].
 //!
-//! In modes in which rules lead, the chains are read once, each but for a digest of its rules. If one family's
-//! cannot be read, the other is taken over without it, and these are compared when they can be read. So is
-//! one set of many: another program's set has the name and another type. Nothing is removed because of
-//! what was not read: without its marker, a virtual server is not ours.
+//! In modes in which rules lead, the chains are read once, each but for a digest of its rules. If
+//! one family's cannot be read, the other is taken over without it, and these are compared when
+//! they can be read. So is one set of many: another program's set has the name and another type.
+//! Nothing is removed because of what was not read: without its marker, a virtual server is
+//! unowned.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,7 +66,7 @@ pub(super) struct Takeover {
 /// State that the takeover leaves to the audit.
 #[derive(Debug)]
 pub(super) struct Left<'a> {
-    /// State that was found, and is not ours.
+    /// State that was found, and is unowned.
     pub(super) found: &'a Unadopted,
     /// Parts that could not be read.
     pub(super) unread: &'a [Part],
@@ -304,11 +305,11 @@ async fn read_rule_set(cx: &mut Context, family: Family) -> Result<bool, ReadFai
         return Ok(false);
     }
     let until = if cx.leads_by_rules() {
-        "the rules of this mode are there"
+        "the rules of this mode are written"
     } else {
-        "virtual servers and addresses are there"
+        "virtual servers and addresses are written"
     };
-    info!(%family, "rules of another mode lead connections, and do so until {until}");
+    info!(%family, "rules of another mode handle connections until {until}");
     let found = cx.read_rule_set(family).await;
     Ok(cx.or_report(found)?.is_some_and(|found| found.is_complete))
 }

@@ -413,7 +413,7 @@ impl Writer {
         }
         for (class, n_news) in news.into_iter().filter(|(_, n_news)| *n_news > MOST_LOGGED) {
             let more = n_news - MOST_LOGGED;
-            warn!("{more} more operations were refused in the same way{}", class.hint());
+            warn!("{more} more operations failed in the same way{}", class.hint());
         }
         let (mut in_order, has_pending) = (Vec::new(), !self.retry_queue.is_empty());
         for op in done {
@@ -456,14 +456,14 @@ impl Writer {
             if self.retry_queue.resolve(subject) {
                 resolved.push(*subject);
                 if resolved.len() <= MOST_LOGGED {
-                    info!("{subject} is in order again");
+                    info!("{subject} is as desired again");
                 }
                 dependencies::retry_dependents(&cx.planner, &mut self.retry_queue, subject);
             }
         }
         chains::retry_dependents(&mut self.retry_queue, &resolved);
         if resolved.len() > MOST_LOGGED {
-            info!("{} more kernel objects are in order again", resolved.len() - MOST_LOGGED);
+            info!("{} more kernel objects are as desired again", resolved.len() - MOST_LOGGED);
         }
         self.report_pending(cx);
     }

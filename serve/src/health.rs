@@ -280,11 +280,11 @@ impl Health {
         let lacking = [
             (
                 self.is_served,
-                "the kernel has not been in sync yet, or refuses most addresses or virtual servers: \
-                 Services are not served",
+                "Services are not served: the kernel has not been in sync yet, or rejects most \
+                 addresses or virtual servers",
             ),
-            (self.followed, "changes of Services and EndpointSlices have not arrived yet"),
-            (self.ready, "the kernel refuses what Services need"),
+            (self.followed, "no Services and EndpointSlices have arrived yet"),
+            (self.ready, "Services are not served: the kernel rejects objects that they need"),
         ];
         let lacking = lacking.iter().find(|(is_there, _)| !is_there && !self.ready);
         self.report(
@@ -347,15 +347,14 @@ impl Health {
         let mut problems = Vec::new();
         if let Some(since) = self.waiting_since().filter(|since| self.is_late(Some(*since), now)) {
             problems.push(format!(
-                "changes of {} Services wait to be written, the oldest for {} s; {limit} s are too \
-                 long",
+                "changes of {} Services are pending, the oldest for {} s (limit {limit} s)",
                 self.backlog,
                 seconds(since)
             ));
         }
         if let Some(since) = self.untaken_since.filter(|since| self.is_late(Some(*since), now)) {
             problems.push(format!(
-                "the event loop has taken no change for {} s, and {} wait; {limit} s are too long",
+                "the event loop has taken no change for {} s, and {} are pending (limit {limit} s)",
                 seconds(since),
                 self.untaken
             ));
@@ -363,16 +362,16 @@ impl Health {
         let refused = self.families.values().filter_map(|family| family.refused).min();
         if let Some(since) = refused.filter(|since| self.is_late(Some(*since), now)) {
             problems.push(format!(
-                "the kernel has been refusing the interface, a set or the rules for {} s; the log \
-                 says why; {limit} s are too long",
+                "writing the interface, a set or the rules has failed for {} s (limit {limit} s); \
+                 see the log",
                 seconds(since)
             ));
         }
         let withheld = self.families.values().filter_map(|family| family.withheld).min();
         if let Some(since) = withheld.filter(|since| self.is_late(Some(*since), now)) {
             problems.push(format!(
-                "no change of a Service's rules could be written for {} s; the log says why; {limit} s \
-                 are too long",
+                "writing changes of Services' rules has failed for {} s (limit {limit} s); see the \
+                 log",
                 seconds(since)
             ));
         }

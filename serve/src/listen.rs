@@ -96,8 +96,8 @@ pub fn raise_open_files() {
     if let Err(error) = setrlimit(Resource::Nofile, raised) {
         let current = limit.current.unwrap_or_default();
         warn!(
-            "cannot raise the limit of open files (RLIMIT_NOFILE) from {current}: {error}; health checks \
-             of many Services may not get a listener"
+            "cannot raise the limit of open files (RLIMIT_NOFILE) from {current}: {error}; health \
+             checks of many Services may be without a listener"
         );
     }
 }

@@ -108,8 +108,8 @@ impl Metrics {
         &self,
         gates: impl Iterator<Item = (&'a str, &'a str, bool)>,
     ) -> Result<(), prometheus::Error> {
-        let help = "1 if the feature gate is open, by name and stage. Gates without effect have no \
-                    series: docs/config.md.";
+        let help = "1 if the feature gate is on, by name and stage. Gates without effect have no \
+                    series.";
         let enabled = Opts::new("kubernetes_feature_enabled", help);
         let enabled = IntGaugeVec::new(enabled, &["name", "stage"])?;
         for (name, stage, is_open) in gates {
@@ -162,12 +162,16 @@ impl HealthcheckMetrics {
         let last = IntGaugeVec::new(
             Opts::new(
                 "kubernetes_healthcheck",
-                "Result of a check when it was last requested: 1 if it succeeded, else 0.",
+                "Last result of a health check: 1 if it succeeded, else 0.",
             ),
             &["name", "type"],
         )?;
         let total = IntCounterVec::new(
-            Opts::new("kubernetes_healthchecks_total", "Number of requested checks, by result."),
+            Opts::new(
+                "kubernetes_healthchecks_total",
+                "Number of health checks requested, by \
+                                                        result.",
+            ),
             &["name", "type", "status"],
         )?;
         let last = register(&registry, last)?;
@@ -201,7 +205,7 @@ fn register_build(registry: &Registry) -> Result<(), prometheus::Error> {
     ];
     let names: Vec<&str> = labels.iter().map(|(name, _)| *name).collect();
     let values: Vec<&str> = labels.iter().map(|(_, value)| value.as_str()).collect();
-    let help = "Always 1; the labels say which version of kube-ipvs this is, for which platform.";
+    let help = "Always 1; the labels have the version of kube-ipvs and its platform.";
     let build = IntGaugeVec::new(Opts::new("kubernetes_build_info", help), &names)?;
     build.with_label_values(&values).set(1);
     registry.register(Box::new(build))

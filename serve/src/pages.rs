@@ -30,9 +30,9 @@ use zpages::{Form, Statusz, ZPage};
 /// More than any verbosity needs.
 const LONGEST_BODY: usize = 64;
 
-const NO_PROFILER: &str = "There is no profiler inside this program: sampling it from inside \
-    would need signal handlers in a process that looks after a node's traffic. Use the kernel's: \
-    perf record -g -p $(pidof kube-ipvs) -- sleep 30\n";
+const NO_PROFILER: &str = "kube-ipvs has no built-in profiler: it would need signal handlers in a \
+                           process that serves a node's traffic. Use perf instead: perf record -g \
+                           -p $(pidof kube-ipvs) -- sleep 30\n";
 
 /// Function that sets the log's verbosity, a number as of `-v`, or returns why it cannot.
 pub type SetVerbosity = Box<dyn Fn(u8) -> Result<(), String> + Send + Sync>;
@@ -153,7 +153,7 @@ async fn encoded(
             (headers, state.scrapes.body(text)).into_response()
         }
         Err(error) => {
-            error!("cannot encode the metrics: {error}; the scrape is answered with 500");
+            error!("cannot encode the metrics: {error}; the scrape gets status 500");
             (StatusCode::INTERNAL_SERVER_ERROR, self::text(error.to_string())).into_response()
         }
     }
@@ -201,7 +201,8 @@ async fn statusz_page(State(state): Page, headers: HeaderMap) -> Response {
 async fn set_verbosity(State(state): Page, body: String) -> Response {
     let Some(set) = &state.pages.profiling else { return StatusCode::NOT_FOUND.into_response() };
     let Ok(verbosity) = body.trim().parse::<u8>() else {
-        let answer = format!("{body:?} is not a verbosity: a number from 0 to 255, such as 4\n");
+        let answer =
+            format!("{body:?} is not a verbosity: use a number from 0 to 255, such as 4\n");
         return (StatusCode::BAD_REQUEST, text(answer)).into_response();
     };
     match set(verbosity) {

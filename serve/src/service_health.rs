@@ -387,8 +387,8 @@ impl fmt::Display for ListenFailure {
         write!(
             f,
             "Service {service}: cannot listen on {address} for its health check: {reason}; load \
-             balancers see this node as one without endpoints. It is retried; `ss -ltnp` shows the \
-             process that has the port"
+             balancers treat this node as one without endpoints. kube-ipvs retries; `ss -ltnp` \
+             shows the process that has the port"
         )
     }
 }

@@ -114,7 +114,8 @@ impl Manifests {
             (scanner, scan) = match scanned.await {
                 Ok(done) => done,
                 Err(error) => {
-                    return warn!(%error, "reading the manifest directory panicked, which is a bug; kube-ipvs ends");
+                    return warn!(%error, "reading the manifest directory panicked; this is a bug; \
+                                          kube-ipvs exits");
                 }
             };
             let Scan { outcome, pending, watched } = scan;

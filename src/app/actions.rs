@@ -15,7 +15,7 @@ pub(super) fn init_only(configuration: &Configuration) -> anyhow::Result<()> {
     if let Some(fallen_back) = &host.fallen_back {
         warn!("{fallen_back}");
     }
-    info!("host prepared, as --init-only asks; kube-ipvs ends");
+    info!("host prepared (--init-only); kube-ipvs exits");
     Ok(())
 }
 
@@ -25,12 +25,10 @@ pub(super) fn clean_up(configuration: &Configuration) -> anyhow::Result<()> {
     report.kept.extend(host::sysctls::changed());
     report.log();
     if !report.is_complete() {
-        bail!("encountered an error while tearing down rules; the lines above say what is left");
+        bail!("encountered an error while tearing down rules; earlier log lines name what is left");
     }
     if report.removed.is_empty() {
-        info!(
-            "nothing to remove: the kernel has no state that is known to be of kube-proxy or kube-ipvs"
-        );
+        info!("nothing to remove: the kernel has no state of kube-proxy or kube-ipvs");
     }
     Ok(())
 }
@@ -41,12 +39,12 @@ pub(super) fn hand_over(configuration: &Configuration) -> anyhow::Result<()> {
     report.log();
     if !report.is_complete() {
         bail!(
-            "the node still has what kube-proxy's mode ipvs does not know; the lines above say what. \
-             Services go on being served"
+            "some objects that kube-proxy's IPVS mode does not know are left; earlier log lines \
+             name them. Services are still served"
         );
     }
     info!(
-        "the kernel has nothing that kube-proxy's mode ipvs does not know; Services go on being served"
+        "no objects that kube-proxy's IPVS mode does not know are left; Services are still served"
     );
     Ok(())
 }

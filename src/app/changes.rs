@@ -121,13 +121,13 @@ async fn ordered(
     loop {
         let mode = orders.next().await;
         if mode == cx.mode {
-            info!("kube-ipvs switch orders mode {mode}, in which the node serves already");
+            info!("kube-ipvs switch: the node already serves in {}", mode.title());
             continue;
         }
-        info!("kube-ipvs switch orders mode {mode}; the node serves in mode {}", cx.mode);
+        info!("kube-ipvs switch: switching from {} to {}", cx.mode.title(), mode.title());
         match for_order(arguments, configured, mode, &cx).await {
             Ok(configuration) => {
-                let reason = "kube-ipvs switch orders it".to_owned();
+                let reason = "requested by kube-ipvs switch".to_owned();
                 return Box::new(Switch { configuration, is_configured: false, reason });
             }
             Err(error) => cx.report_failure(mode, &error),
@@ -147,15 +147,18 @@ async fn for_order(
     let checked = cx
         .at_work
         .spawn_blocking(move || host::check(&configuration, &families).map(|()| configuration));
-    checked.await.context("check what the host can do")?
+    checked.await.context("check the host's prerequisites")?
 }
 
 impl Surroundings {
     /// Reports that the node cannot switch to a mode, and goes on in its own.
     fn report_failure(&self, wanted: Mode, error: &anyhow::Error) {
         let mode = self.mode;
-        let note =
-            format!("this node stays in mode {mode}, and does not go to mode {wanted}: {error:#}");
+        let note = format!(
+            "this node stays in {} instead of switching to {}: {error:#}",
+            mode.title(),
+            wanted.title()
+        );
         error!("{note}");
         self.recorder.record(NewEvent::warning(Regarding::Node, SWITCH_FAILED, "SwitchMode", note));
     }

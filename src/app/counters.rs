@@ -16,12 +16,12 @@ const COUNTERS: [(&str, &str, &str); 2] = [
     (
         INVALID_DROPPED,
         "kubeproxy_iptables_ct_state_invalid_dropped_packets_total",
-        "Number of packets that were dropped because connection tracking calls them invalid.",
+        "Number of packets dropped because conntrack classifies them as invalid.",
     ),
     (
         LOCALHOST_ACCEPTED,
         "kubeproxy_iptables_localhost_nodeports_accepted_packets_total",
-        "Number of packets that came to NodePorts on loopback addresses.",
+        "Number of packets to NodePorts on loopback addresses.",
     ),
 ];
 
@@ -67,7 +67,7 @@ impl Collector for PacketCounters {
                     metric.inc_by(packets);
                     families.extend(metric.collect());
                 }
-                Ok(None) => debug!("there is no counter {counter}"),
+                Ok(None) => debug!("no counter {counter}"),
                 Err(error) => debug!("cannot read the counter {counter}: {error}"),
             }
         }

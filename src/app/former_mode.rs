@@ -162,10 +162,9 @@ impl FormerMode {
             }
             if !was_left {
                 let note = format!(
-                    "mode ipvs has left {n_left} virtual servers: new connections go by the rules \
-                     of mode {}, and those that IPVS has go on until they end, or drainDeadline is \
-                     over",
-                    self.settings.mode
+                    "IPVS mode left {n_left} virtual servers: new connections follow the rules of \
+                     {}; existing IPVS connections continue until they end, or until drainDeadline",
+                    self.settings.mode.title()
                 );
                 self.recorder.record(event(Severity::Normal, SWITCHING, note));
             }
@@ -184,7 +183,7 @@ impl FormerMode {
         let addresses = match read.map_err(anyhow::Error::from).flatten() {
             Ok(addresses) => addresses,
             Err(error) => {
-                warn!("{error}; UDP sockets of this node are not waited for");
+                warn!("{error}; kube-ipvs does not wait for UDP sockets of this node");
                 return Some(());
             }
         };
@@ -195,12 +194,15 @@ impl FormerMode {
                 Ok(_) if Instant::now() >= deadline => return Some(()),
                 Ok(sockets) if std::mem::take(&mut is_first) => info!(
                     sockets,
-                    "UDP sockets of this node have a service address as their source: the addresses of \
-                     mode ipvs stay until they are closed, or drainDeadline is over"
+                    "keeping the addresses of IPVS mode: UDP sockets of this node use them as \
+                     source (until the sockets are closed, or until drainDeadline)"
                 ),
                 Ok(_) => {}
                 Err(error) => {
-                    warn!("read the table of UDP sockets: {error}; they are not waited for");
+                    warn!(
+                        "cannot read the table of UDP sockets: {error}; kube-ipvs does not wait \
+                           for them"
+                    );
                     return Some(());
                 }
             }
@@ -221,7 +223,7 @@ impl FormerMode {
             Removal::Ipvs => cleanup::ipvs_mode(&settings, &backends),
         });
         removing.await.unwrap_or_else(|error| {
-            let failure = format!("removing the state of other modes failed: {error}");
+            let failure = format!("cannot remove the state of other modes: {error}");
             CleanupReport { failures: vec![failure], ..CleanupReport::default() }
         })
     }
@@ -261,14 +263,16 @@ pub(super) const SWITCH_FAILED: &str = "ModeSwitchFailed";
 /// Returns the Event of a node that begins to serve in another mode, or rolls back to one.
 fn begun(mode: Mode, Former { mode: former, reason, has_failed }: &Former) -> NewEvent {
     if *has_failed {
-        let note = format!("this node rolls back to mode {mode}: {reason}");
+        let note = format!("this node rolls back to {}: {reason}", mode.title());
         return event(Severity::Warning, SWITCH_FAILED, note);
     }
     if *former == mode {
-        let note = format!("this node serves in mode {mode} with another configuration: {reason}");
+        let note =
+            format!("this node serves in {} with another configuration: {reason}", mode.title());
         return event(Severity::Normal, "ConfigurationChanged", note);
     }
-    let note = format!("this node goes from mode {former} to mode {mode}: {reason}");
+    let (former, mode) = (former.title(), mode.title());
+    let note = format!("this node switches from {former} to {mode}: {reason}");
     event(Severity::Normal, SWITCHING, note)
 }
 
@@ -280,11 +284,11 @@ fn ended(
     report: &CleanupReport,
 ) -> Option<NewEvent> {
     let of = match former.filter(|former| former.mode != mode) {
-        Some(former) => format!("mode {}", former.mode),
+        Some(former) => former.mode.title().to_owned(),
         None if report.removed.is_empty() && report.failures.is_empty() => return None,
         None => "other modes".to_owned(),
     };
-    let serves = format!("this node serves in mode {mode}");
+    let serves = format!("this node serves in {}", mode.title());
     let (severity, note) = if !report.failures.is_empty() {
         let failures = report.failures.join("; ");
         (Severity::Warning, format!("{serves}, and some of {of} is left: {failures}"))
@@ -292,8 +296,8 @@ fn ended(
         (Severity::Normal, format!("{serves}, and nothing of {of} is left"))
     } else {
         let note = format!(
-            "{serves}; rules and sets of {of} stay, since cleanupOtherModes is off: --cleanup \
-             removes those of all modes"
+            "{serves}; rules and sets of {of} stay, because cleanupOtherModes is false; --cleanup \
+             removes the state of all modes"
         );
         (Severity::Normal, note)
     };
@@ -321,13 +325,16 @@ mod tests {
     fn a_node_that_goes_back_to_a_mode_warns_of_the_other() {
         let said = begun(Mode::Iptables, &mk_former());
         assert_eq!((said.reason, said.severity), ("ModeSwitching", Severity::Normal));
-        assert_eq!(said.note, "this node goes from mode ipvs to mode iptables: asked by a signal");
+        assert_eq!(
+            said.note,
+            "this node switches from IPVS mode to iptables mode: asked by a signal"
+        );
         let said = begun(Mode::Ipvs, &mk_former());
-        let note = "this node serves in mode ipvs with another configuration: asked by a signal";
+        let note = "this node serves in IPVS mode with another configuration: asked by a signal";
         assert_eq!((said.reason, said.note.as_str()), ("ConfigurationChanged", note));
         let said = begun(Mode::Iptables, &Former { has_failed: true, ..mk_former() });
         assert_eq!((said.reason, said.severity), ("ModeSwitchFailed", Severity::Warning));
-        assert_eq!(said.note, "this node rolls back to mode iptables: asked by a signal");
+        assert_eq!(said.note, "this node rolls back to iptables mode: asked by a signal");
     }
 
     #[test]
@@ -341,17 +348,17 @@ mod tests {
         assert_eq!(note(Some(&same), true, &none), None, "no mode was left");
         assert_eq!(
             note(Some(&former), true, &none).unwrap(),
-            "this node serves in mode iptables, and nothing of mode ipvs is left"
+            "this node serves in iptables mode, and nothing of IPVS mode is left"
         );
         assert_eq!(
             note(None, true, &mk_report(&["rules"], &[])).unwrap(),
-            "this node serves in mode iptables, and nothing of other modes is left"
+            "this node serves in iptables mode, and nothing of other modes is left"
         );
-        assert!(note(Some(&former), false, &none).unwrap().contains("cleanupOtherModes is off"));
+        assert!(note(Some(&former), false, &none).unwrap().contains("cleanupOtherModes is false"));
         let failed = mk_report(&["rules"], &["a set is in use"]);
         let said = ended(Mode::Iptables, Some(&former), true, &failed).unwrap();
         assert_eq!(said.severity, Severity::Warning);
-        assert!(said.note.ends_with("some of mode ipvs is left: a set is in use"), "{}", said.note);
+        assert!(said.note.ends_with("some of IPVS mode is left: a set is in use"), "{}", said.note);
     }
 
     #[tokio::test(start_paused = true)]

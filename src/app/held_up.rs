@@ -56,7 +56,7 @@ pub(super) async fn for_too_long(
     while can_go_back && status.wait_for(lacks_something).await.is_ok() {
         tokio::select! {
             () = sleep(LIMIT) => {
-                return anyhow!("it was so for {LIMIT:?}: {}", lack.text());
+                return anyhow!("this lasted for {LIMIT:?}: {}", lack.text());
             }
             _ = status.wait_for(|status| !lacks_something(status)) => {}
         }
@@ -89,9 +89,9 @@ mod tests {
             let started = Instant::now();
             let status = watch::Sender::new(status);
             let lack = Lack::default();
-            lack.clone().report(&Report::HeldUp(Some("mode ipvs lacks KUBE-CLUSTER-IP")));
+            lack.clone().report(&Report::HeldUp(Some("IPVS mode lacks KUBE-CLUSTER-IP")));
             let problem = for_too_long(status.subscribe(), lack.clone(), true).await;
-            assert!(problem.to_string().ends_with("mode ipvs lacks KUBE-CLUSTER-IP"), "{problem}");
+            assert!(problem.to_string().ends_with("IPVS mode lacks KUBE-CLUSTER-IP"), "{problem}");
             assert_eq!(started.elapsed(), LIMIT);
             assert!(timeout(HOUR, for_too_long(status.subscribe(), lack, false)).await.is_err());
         }

@@ -62,7 +62,7 @@ impl NodePortsOnLocalhost {
                 let (failures, failed) = mpsc::channel(QUEUE);
                 tokio::spawn(report(failed, Arc::clone(&self.recorder)));
                 localhost::start(self.metrics.meters.clone(), failures, self.drain.subscribe())
-                    .context("start serving node ports on localhost")?
+                    .context("start serving NodePorts on localhost")?
             }
         };
         let observer = thread.observer();
@@ -100,8 +100,9 @@ impl LocalhostMetrics {
         let connections_total = IntCounterVec::new(
             Opts::new(
                 "kube_ipvs_localhost_connections_total",
-                "Number of connections to NodePorts on localhost, by result: passed on, failed because the \
-                 Service could not be reached, or refused because there were too many.",
+                "Number of connections to NodePorts on localhost, by result: passed on, failed \
+                 because the Service could not be reached, or refused because the limit was \
+                 reached.",
             ),
             &["result"],
         )?;
@@ -116,7 +117,7 @@ impl LocalhostMetrics {
             refused: connections("refused"),
             listen_failures: IntGauge::new(
                 "kube_ipvs_localhost_listen_failures",
-                "Number of NodePorts that cannot be listened on at an address of localhost.",
+                "Number of NodePorts for which kube-ipvs cannot listen on an address of localhost.",
             )?,
         };
         Ok(Self { meters, connections_total })

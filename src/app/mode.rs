@@ -48,7 +48,8 @@ pub(super) fn returned(
         let look = Arc::new(move || host::look_again(&configuration));
         until_possible(fallback.retry, look, &at_work).await;
         let FallenBack { preferred, mode, .. } = fallen_back;
-        let note = format!("this host can do mode {preferred} now, and serves in mode {mode}");
+        let (preferred, mode) = (preferred.title(), mode.title());
+        let note = format!("this host now supports {preferred}, and serves in {mode}");
         end_or_stay(&note, fallback, &recorder).await
     }
 }
@@ -62,7 +63,10 @@ async fn until_possible(pause: Duration, look: Look, at_work: &TaskTracker) {
         match at_work.spawn_blocking(move || look()).await {
             Ok(Ok(())) => return,
             Ok(Err(missing)) => debug!("still missing: {}", missing.join("; ")),
-            Err(error) => warn!("looking at what the host can do failed: {error}; looks again"),
+            Err(error) => warn!(
+                "checking the host's prerequisites failed: {error}; kube-ipvs \
+                                 checks again"
+            ),
         }
     }
 }
@@ -71,7 +75,7 @@ async fn until_possible(pause: Duration, look: Look, at_work: &TaskTracker) {
 async fn end_or_stay(note: &str, fallback: Fallback, recorder: &EventRecorder) -> Return {
     let follows = match fallback.on_return {
         OnReturn::Stay => "restart kube-ipvs to switch",
-        OnReturn::Restart => "the program ends, to be started again in that mode",
+        OnReturn::Restart => "kube-ipvs exits, so that it is restarted in that mode",
         OnReturn::Switch => "it switches",
     };
     let note = format!("{note}: {follows}");
@@ -145,7 +149,7 @@ mod tests {
         let recorder = EventRecorder::disabled();
         let fallback = |on_return| Fallback { mode: Mode::Iptables, retry: MINUTE, on_return };
         let ended = |on_return| end_or_stay("can", fallback(on_return), &recorder);
-        let reason = "can: the program ends, to be started again in that mode".to_owned();
+        let reason = "can: kube-ipvs exits, so that it is restarted in that mode".to_owned();
         assert_eq!(ended(OnReturn::Restart).await, Return::Restart(reason));
         let reason = "can: it switches".to_owned();
         assert_eq!(ended(OnReturn::Switch).await, Return::Switch(reason));
@@ -171,6 +175,6 @@ mod tests {
         let event = fallback_event(&fallen_back);
         assert_eq!((&event.regarding, event.reason), (&Regarding::Node, "ModeFallback"));
         assert_eq!(event.severity, Severity::Warning);
-        assert!(event.note.ends_with("mode iptables is taken: no ip_vs"), "{}", event.note);
+        assert!(event.note.ends_with("falling back to iptables mode: no ip_vs"), "{}", event.note);
     }
 }

@@ -31,10 +31,10 @@ impl NodePortObserver {
         self.limit = servers.saturating_mul(2);
         let addresses = planner.count_node_port_addresses();
         Some(format!(
-            "{servers} virtual servers are for NodePorts, each of which has one at each of {} addresses of \
-             this node, {} of them load balancer IPs or external IPs of Services: they take memory, and \
-             the time of each start. nodePortAddresses: [primary] serves NodePorts at the node's own \
-             address only",
+            "NodePorts take {servers} virtual servers, one for each of {} addresses of this node \
+             ({} of them load balancer IPs or external IPs of Services). They cost memory and \
+             startup time. To serve NodePorts at the node's own address only, set \
+             nodePortAddresses: [primary]",
             addresses.all, addresses.of_services
         ))
     }
@@ -110,6 +110,6 @@ mod tests {
             warnings.extend(observer.warning(&planner).map(|warning| (addresses, warning)));
         }
         let [(200, first), (400, _)] = &warnings[..] else { panic!("{warnings:?}") };
-        assert!(first.starts_with("20000 virtual servers are for NodePorts"), "{first}");
+        assert!(first.starts_with("NodePorts take 20000 virtual servers"), "{first}");
     }
 }

@@ -39,7 +39,7 @@ impl EventObserver {
                 Regarding::Node,
                 "KernelReadFailed",
                 "ReadKernel",
-                format!("{error}. The rest is served; kube-ipvs reads it again every 5 s"),
+                format!("{error}. Everything else is served; kube-ipvs retries every 5 s"),
             ));
         }
     }
@@ -77,7 +77,7 @@ impl EventObserver {
                 "KernelRefuses",
                 "ProgramNode",
                 format!(
-                    "for {} s this node has lacked what Services need: {}: {}",
+                    "writing kernel objects that Services need has failed for {} s: {}: {}",
                     since.elapsed().as_secs(),
                     pending.op,
                     pending.refusal

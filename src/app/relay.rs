@@ -56,7 +56,7 @@ impl RunningRelay {
     pub(super) fn start(configuration: &Configuration) -> anyhow::Result<Self> {
         let metrics = RelayMetrics::new()?;
         let started = relay::start(&settings(configuration), metrics.meters.clone());
-        let (relay, reports) = started.context("start the relay of mode userspace")?;
+        let (relay, reports) = started.context("start the relay of userspace mode")?;
         Ok(Self {
             relay: Arc::new(relay),
             reports: Arc::new(reports),
@@ -114,7 +114,7 @@ impl RunningRelay {
             };
             let Some(reports) = reports else {
                 error!(
-                    "the relay of mode userspace has ended, which is a bug: new connections fail \
+                    "the relay of userspace mode has ended; this is a bug: new connections fail \
                      until kube-ipvs is restarted; please report the log above"
                 );
                 return;
@@ -158,7 +158,7 @@ fn listen_failure(id: &ProxyPortId, failure: &NoProxyPort) -> NewEvent {
         Regarding::Service(id.service.clone()),
         "FailedToListenOnProxyPort",
         "Listen",
-        format!("Service port {id} is refused: {failure}; it is retried"),
+        format!("Service port {id} is not served: {failure}; kube-ipvs retries"),
     )
 }
 
@@ -178,8 +178,8 @@ impl RelayMetrics {
             Opts::new(
                 "kube_ipvs_relay_connections_total",
                 "Number of TCP connections to the relay, by result: passed on, failed because no \
-                 endpoint could be reached, refused because there are too many, cut because the time \
-                 to drain was over.",
+                 endpoint could be reached, refused because the limit was reached, cut after the \
+                 drain deadline.",
             ),
             &["result"],
         )?;
@@ -195,8 +195,8 @@ impl RelayMetrics {
             cut: connections("cut"),
             endpoint_failures: IntCounter::new(
                 "kube_ipvs_relay_endpoint_failures_total",
-                "Number of times that an endpoint did not take a connection or refused a datagram of \
-                 the relay, which then tries another endpoint.",
+                "Number of times an endpoint did not accept a connection or a datagram of the \
+                 relay, which then tries another endpoint.",
             )?,
             udp_clients: IntGauge::new(
                 RELAY_UDP_CLIENTS,
@@ -204,16 +204,16 @@ impl RelayMetrics {
             )?,
             udp_evicted: IntCounter::new(
                 "kube_ipvs_relay_udp_clients_evicted_total",
-                "Number of UDP clients that the relay forgot because a new one came while it served as \
-                 many as it may. Their next datagrams may reach another endpoint.",
+                "Number of UDP clients that the relay dropped for a new client because its limit \
+                 was reached. Their next datagrams may reach another endpoint.",
             )?,
             udp_lost: IntCounter::new(
                 "kube_ipvs_relay_udp_datagrams_dropped_total",
-                "Number of datagrams that the relay did not pass on.",
+                "Number of datagrams that the relay dropped.",
             )?,
             listen_failures: IntGauge::new(
                 "kube_ipvs_relay_listen_failures",
-                "Number of Service ports for which the relay cannot listen on a port.",
+                "Number of Service ports for which the relay cannot listen on a proxy port.",
             )?,
         };
         Ok(Self { meters, connections_total })

@@ -127,7 +127,7 @@ pub(super) async fn at_start(
     }
     let internal_frontends = &configuration.settings.internal_frontend_networks;
     let found = LocalServiceAddresses::read(internal_frontends).unwrap_or_else(|error| {
-        warn!("cannot read local routes and addresses: {error}; serviceRoutes: auto takes there to be none");
+        warn!("cannot read local routes and addresses: {error}; serviceRoutes: auto assumes none");
         LocalServiceAddresses::default()
     });
     let networks = if !found.routes.is_empty() {
@@ -141,7 +141,7 @@ pub(super) async fn at_start(
         Vec::new()
     };
     if !networks.is_empty() {
-        info!("serviceRoutes: auto begins with routes to {}", listed(&networks));
+        info!("serviceRoutes: auto starts with routes to {}", listed(&networks));
     }
     configuration.with_routes(networks)
 }
@@ -160,7 +160,8 @@ async fn counts(n_bound: Counts, cluster: Option<&ClusterQuestions>) -> Option<C
 async fn count_services(cluster: Option<&ClusterQuestions>) -> Option<usize> {
     let counted = cluster?.count_services().await.inspect_err(|problem| {
         info!(
-            "cannot ask how many Services there are: {problem}; they are counted once they are listed"
+            "cannot get the number of Services: {problem}; kube-ipvs counts them once they are \
+             listed"
         );
     });
     counted.ok()
@@ -176,13 +177,14 @@ async fn networks(
     let known = match cluster {
         _ if !named.is_empty() => Ok(named.clone()),
         Some(cluster) => cluster.service_networks().await,
-        None => Err("there is no API server to ask".to_owned()),
+        None => Err("no API server is configured".to_owned()),
     };
     let known = known.unwrap_or_else(|problem| {
         warn!(
-            "cannot read the cluster's ServiceCIDRs: {problem}. There are so many Services that routes \
-             would be better than an address each; name the networks: serviceRoutes: [auto, 10.96.0.0/12] \
-             (kube-apiserver's --service-cluster-ip-range), or let the program list servicecidrs"
+            "cannot read the cluster's ServiceCIDRs: {problem}. With this many Services, routes \
+             would be better than an address each: set serviceRoutes: [auto, 10.96.0.0/12] \
+             (kube-apiserver's --service-cluster-ip-range), or allow kube-ipvs to list \
+             servicecidrs"
         );
         Vec::new()
     });
@@ -193,9 +195,7 @@ async fn networks(
 fn usable(configuration: &Configuration, networks: &[IpNet]) -> Vec<IpNet> {
     let (usable, problems) = configuration.routable(networks);
     for problem in problems {
-        warn!(
-            "serviceRoutes: auto leaves a network out, whose addresses are bound one by one: {problem}"
-        );
+        warn!("serviceRoutes: auto skips a network and binds its addresses one by one: {problem}");
     }
     usable
 }
@@ -283,7 +283,7 @@ impl RouteWatch {
             return Ok(None);
         }
         if let Err(error) = without_neighbours(&mut wanted) {
-            warn!("serviceRoutes: auto changes nothing now, and looks again: {error}");
+            warn!("serviceRoutes: auto changes nothing now, and checks again: {error}");
             return Ok(None);
         }
         // A cluster without any network is one that does not say.

@@ -92,7 +92,7 @@ impl ServiceTrafficCycle {
                     metrics.set(reading);
                     last = now;
                     if has_failed {
-                        info!("the traffic of Services can be read again");
+                        info!("reading the traffic of Services works again");
                     }
                     has_failed = false;
                 }
@@ -103,7 +103,7 @@ impl ServiceTrafficCycle {
                     if !has_failed {
                         warn!(
                             "cannot read the traffic of Services: {error:#}; the metrics \
-                             kube_ipvs_service_* stay as they are, next attempt in {PERIOD:?}"
+                             kube_ipvs_service_* keep their values; next attempt in {PERIOD:?}"
                         );
                     }
                     has_failed = true;
@@ -241,7 +241,7 @@ impl TimedReader {
         let before = self.took;
         let count = move |_: &mut TrafficReader| {
             let counts = ConntrackClient::open().and_then(|mut client| client.count(&frontends));
-            counts.map_err(|error| ReadError::new("connections of connection tracking", error))
+            counts.map_err(|error| ReadError::new("conntrack entries", error))
         };
         let counts = self.run(count).await?;
         self.counting = self.took.saturating_sub(before);

@@ -25,6 +25,6 @@ impl Shutdown {
             _ = self.terminate.recv() => "SIGTERM",
             _ = self.interrupt.recv() => "SIGINT",
         };
-        info!("{name} received; kube-ipvs ends");
+        info!("{name} received; kube-ipvs exits");
     }
 }

@@ -186,7 +186,7 @@ async fn serve_at_work(
     at_work: &TaskTracker,
 ) -> Result<Ended, TenureError> {
     let threads = Threads::start(at_work, Arc::clone(&program.serving))
-        .context("start the threads beside the event loop")
+        .context("start the threads other than the event loop")
         .map_err(TenureError::NotReady)?;
     let last_changes = program.last_route_changes.clone();
     let Program { arguments, configured, log, shutdown, families, relay, localhost, .. } = program;
@@ -432,7 +432,7 @@ async fn failure(
         biased;
         ended = input_pump => {
             ended.context("run the input pump")??;
-            bail!("the source of Services has ended, which is a bug; please report the log above")
+            bail!("the source of Services has ended; this is a bug; please report the log above")
         }
         Some(ended) = served.join_next() => {
             give_up(ended.context("serve health and metrics")?, recorder).await
@@ -441,7 +441,7 @@ async fn failure(
 }
 
 fn shut_down((): ()) -> Ended {
-    info!("kube-ipvs ends; the kernel's state stays, and traffic goes on");
+    info!("kube-ipvs exits; kernel state stays, and traffic continues");
     Ended::Shutdown
 }
 

@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 /// wait.
 pub(super) const QUEUE: usize = 1_024;
 
-/// Longest time that background tasks get to end when a tenure or the program ends.
+/// Longest time that background tasks get to end when a tenure or kube-ipvs exits.
 pub(super) const SHUTDOWN_GRACE: Duration = Duration::from_millis(100);
 
 /// A thread that runs tasks until this is dropped.

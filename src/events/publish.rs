@@ -87,8 +87,8 @@ impl Publisher {
                 if n_dropped.is_power_of_two() {
                     info!(
                         n_dropped,
-                        "Kubernetes Events not published, because too many came at once; the log \
-                         has each problem"
+                        "Kubernetes Events were dropped, because there were too many at once; the \
+                         log has each problem"
                     );
                 }
             }

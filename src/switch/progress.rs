@@ -52,7 +52,7 @@ pub(super) fn follow(
 ) -> anyhow::Result<()> {
     let mode = wanted.settings.mode;
     until_served(running, client, wanted)?;
-    writeln!(out, "the node serves in mode {mode}")?;
+    writeln!(out, "the node serves in {}", mode.title())?;
     let (mut before, mut changed) = (None, Instant::now());
     loop {
         require_alive(running)?;
@@ -70,14 +70,14 @@ pub(super) fn follow(
             return Ok(());
         }
         if !wanted.cleanup_other_modes && left.by_ipvs.virtual_servers == 0 {
-            writeln!(out, "the rest stays, since cleanupOtherModes is off")?;
+            writeln!(out, "the rest stays, because cleanupOtherModes is false")?;
             return Ok(());
         }
         if left.stays_after(changed.elapsed(), wanted.pace.drain_deadline) {
             writeln!(
                 out,
-                "that stays for now: another program uses it (a rule that looks into a set, for \
-                 example). The log says what could not be removed. kube-ipvs tries it again every \
+                "this stays for now, because another program uses it (for example, a rule that \
+                 matches a set). The log names what could not be removed. kube-ipvs retries every \
                  few minutes"
             )?;
             return Ok(());
@@ -97,12 +97,13 @@ fn until_served(running: &Running, client: &Client, wanted: &Configuration) -> a
             return Ok(());
         }
         if started.elapsed() >= LIMIT {
-            let now = served.map_or_else(|error| error, |mode| format!("it serves in mode {mode}"));
+            let now =
+                served.map_or_else(|error| error, |mode| format!("it serves in {}", mode.title()));
             let why = host::check(wanted, &[]).err().map_or_else(
-                || "its log and the Event ModeSwitchFailed of the Node say why".to_owned(),
+                || "see its log and the Event ModeSwitchFailed of the Node".to_owned(),
                 |error| format!("{error:#}"),
             );
-            bail!("kube-ipvs has not switched to mode {mode} in {LIMIT:?} ({now}): {why}");
+            bail!("kube-ipvs has not switched to {} within {LIMIT:?} ({now}): {why}", mode.title());
         }
         thread::sleep(PERIOD);
     }
@@ -111,7 +112,7 @@ fn until_served(running: &Running, client: &Client, wanted: &Configuration) -> a
 fn require_alive(running: &Running) -> anyhow::Result<()> {
     if !running.is_alive() {
         bail!(
-            "kube-ipvs (process {}) has ended; its log says why, and the next start goes by the \
+            "kube-ipvs (process {}) has exited (see its log); it restarts in the mode of its \
              configuration",
             running.pid.as_raw_nonzero()
         );
@@ -126,8 +127,9 @@ fn require_served(mode: Mode, client: &Client) -> anyhow::Result<()> {
         && now != mode
     {
         bail!(
-            "kube-ipvs has gone from mode {mode} to mode {now}; its log and the Events of the Node \
-             say why"
+            "kube-ipvs has switched from {} to {}; see its log and the Events of the Node",
+            mode.title(),
+            now.title()
         );
     }
     Ok(())

@@ -11,6 +11,7 @@ use plan::settings::Settings;
 
 use super::status;
 use config::Configuration;
+use console::answers::mode;
 use console::answers::status::{RelayedClients, Status};
 use console::client::Client;
 use console::process::Running;
@@ -34,17 +35,20 @@ pub(super) fn run(
     let mut reasons = Vec::new();
     let status = status(client);
     let from = status.as_ref().map(|status| &*status.mode.served);
-    let from_words = from.map_or_else(|failure| format!("not known ({failure})"), str::to_owned);
-    writeln!(out, "process: {}, serves in mode {from_words}", running.pid.as_raw_nonzero())?;
+    let from_words = from.map_or_else(
+        |failure| format!("mode not known ({failure})"),
+        |name| format!("serves in {}", mode::title(name)),
+    );
+    writeln!(out, "process: {}, {from_words}", running.pid.as_raw_nonzero())?;
     if let Err(failure) = &status {
-        reasons.push(format!("it does not take orders: {failure}"));
+        reasons.push(format!("it does not accept a switch: {failure}"));
     }
     let status = status.ok();
     match configured.for_mode(&running.arguments, mode) {
         Err(reason) => reasons.push(reason.to_string()),
         Ok(wanted) => match host::check(&wanted, &families(status.as_ref())) {
             Ok(()) => {
-                writeln!(out, "host: can do mode {mode}")?;
+                writeln!(out, "host: supports {}", mode.title())?;
                 let proc_sys = Path::new(sysctl::ROOT);
                 if let Some(lack) = host::lack_of_localhost_node_ports(&wanted, proc_sys) {
                     writeln!(out, "localhost: {lack}")?;
@@ -55,16 +59,16 @@ pub(super) fn run(
     }
     let from = status.as_ref().and_then(|status| Mode::named(&status.mode.served));
     if from == Some(mode) {
-        writeln!(out, "nothing to do: the node serves in mode {mode} already")?;
+        writeln!(out, "nothing to do: the node already serves in {}", mode.title())?;
     } else {
         let relayed = status.as_ref().and_then(|status| status.mode.relayed);
         write_state(&configured, from, relayed, mode, out)?;
     }
     if reasons.is_empty() {
-        writeln!(out, "the node can switch to mode {mode}")?;
+        writeln!(out, "the node can switch to {}", mode.title())?;
         return Ok(());
     }
-    bail!("the node cannot switch to mode {mode}:\n- {}", reasons.join("\n- "))
+    bail!("the node cannot switch to {}:\n- {}", mode.title(), reasons.join("\n- "))
 }
 
 /// Writes for which families rules cannot have IPVS forget the connections of ports that are used
@@ -98,11 +102,11 @@ fn write_state(
     if leaves(Mode::leads_by_rules) {
         let chosen = Settings { mode: to, ..configured.settings.clone() };
         let beside = left::rules_beside(&chosen, configured.variant)?;
-        writeln!(out, "rules: {beside}; connections that they led go on")?;
+        writeln!(out, "rules: {beside}; their connections continue")?;
     }
     if leaves(Mode::balances_by_rules) {
         let affinity = left::chains_with_affinity(configured.variant)?;
-        writeln!(out, "session affinity: begins anew for {affinity} ports of Services")?;
+        writeln!(out, "session affinity: starts over for {affinity} ports of Services")?;
     }
     if leaves(Mode::relays) {
         write_relayed(configured, relayed, out)?;
@@ -123,16 +127,16 @@ fn write_ipvs(
     let deadline = configured.pace.drain_deadline;
     writeln!(
         out,
-        "mode ipvs: {by_ipvs}; connections of TCP and SCTP have {deadline:?} to end (drainDeadline)"
+        "IPVS mode: {by_ipvs}; connections of TCP and SCTP have {deadline:?} to end (drainDeadline)"
     )?;
     let affinity = by_ipvs.connections.persistent;
-    writeln!(out, "session affinity: begins anew for {affinity} virtual servers")?;
+    writeln!(out, "session affinity: starts over for {affinity} virtual servers")?;
     write_lack_of_copies(configured, out)?;
     if sysctl::answers_for_real_servers(Path::new(sysctl::ROOT)) {
         writeln!(
             out,
-            "net.ipv4.vs.nat_icmp_send: 1. kube-ipvs sets it to 0, and not back: with 1, IPVS cuts \
-             connections that rules lead"
+            "net.ipv4.vs.nat_icmp_send: 1. kube-ipvs sets it to 0 and does not restore it: with 1, \
+             IPVS cuts connections that rules handle"
         )?;
     }
     Ok(())
@@ -149,9 +153,9 @@ fn write_relayed(
     writeln!(
         out,
         "relay: {connections} TCP connections, which have {deadline:?} to end (drainDeadline), and \
-         {udp_clients} clients of UDP, which are led anew"
+         {udp_clients} UDP clients, which get a new endpoint"
     )?;
-    writeln!(out, "session affinity: begins anew for the clients of the relay")?;
+    writeln!(out, "session affinity: starts over for the clients of the relay")?;
     Ok(())
 }
 

@@ -5,3 +5,4 @@ pub mod counted;
 pub mod duration;
 pub mod quantity;
 pub mod quoted;
+pub mod site;

@@ -4,14 +4,14 @@ use bed::{Connection, Protocol, Question, Service, eventually};
 
 use crate::fixture::{Bed, PATIENCE, TARGET, assert_shares, ip};
 
-/// The load balancer's address, as outside clients have it.
+/// The load balancer IP, as outside clients have it.
 const BALANCED: &str = "203.0.113.10";
 
 /// An address of the node on another interface than the one that clients are at.
 const SECOND: &str = "192.0.2.77";
 
 /// A cluster whose first node has an address on a second interface, and a Service with a load
-/// balancer's address.
+/// balancer IP.
 fn mk_bed() -> Bed {
     let bed = Bed::new();
     bed.tool("ip", &["link", "add", "second", "type", "dummy"]);
@@ -55,7 +55,7 @@ fn scopes(bed: &Bed) -> Vec<String> {
     scopes
 }
 
-/// A client with a route by way of the node still reaches the pod at the load balancer's address.
+/// A client with a route by way of the node still reaches the pod at the load balancer IP.
 fn assert_served(bed: &Bed) {
     for target in [BALANCED, "10.96.0.10"] {
         let tally = bed.ask(bed.client(), Protocol::Tcp, (ip(target), 80), 2);

@@ -119,8 +119,8 @@ fn another_nodes_address_stays_that_nodes() {
     assert!(log.contains(&said), "{log}");
 }
 
-/// By its own configuration, no Node takes a load balancer's address away, and another node still
-/// keeps its own from `spec.externalIPs`.
+/// By its own configuration, no Node takes a load balancer IP away, and another node still keeps
+/// its own from `spec.externalIPs`.
 #[test]
 fn load_balancers_before_nodes_keep_their_addresses() {
     let bed = Bed::new();

@@ -38,7 +38,7 @@ fn draining(bed: &Bed, pod: &Host) -> u64 {
 /// long after `since` that was.
 fn cut(bed: &Bed, pod: &Host, connection: &mut Connection, since: Instant) -> Duration {
     let mut lived = since;
-    let outcome = eventually(Duration::from_secs(60), "its time is up", || {
+    let outcome = eventually(Duration::from_secs(60), "its time is over", || {
         if shown(bed, pod).is_none() {
             return Ok(());
         }

@@ -54,7 +54,7 @@ fn a_node_without_extra_modules_and_programs_serves_in_ipvs_mode() {
     let sets = bed.tool(&kube_ipvs, &["sets", "KUBE-CLUSTER-IP"]);
     assert!(sets.contains("# by nftables") && sets.contains("10.96.0.10,tcp:80"), "{sets}");
     let checked = bed.node().command(&kube_ipvs, &["preflight"]).unwrap();
-    assert!(checked.contains("this host can serve in mode ipvs"), "{checked}");
+    assert!(checked.contains("this host can serve in IPVS mode"), "{checked}");
     drop(proxy);
     ask();
     let proxy = bed.start(&[&PODS[..], &["-v=4"]].concat());
@@ -105,7 +105,7 @@ fn a_switch_to_a_mode_that_the_host_cannot_have_is_refused_with_what_it_lacks() 
     for mode in ["iptables", "userspace"] {
         let refused = format!("{:#}", switch(&bed, &["--to", mode]).unwrap_err());
         println!("{refused}");
-        let said = format!("this node stays in mode ipvs, and cannot go to mode {mode}: ");
+        let said = format!("this node stays in IPVS mode, and cannot switch to {mode} mode: ");
         assert!(refused.contains(&said) && refused.contains("iptables"), "{refused}");
         assert_shares(
             &bed.ask(bed.client(), Protocol::Tcp, (ip("10.96.0.10"), 80), 2),

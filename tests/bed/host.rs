@@ -105,7 +105,7 @@ fn sysctls_that_others_change_are_put_back() {
     assert!(timeouts.contains(": 1200 "), "{timeouts}");
     let log = proxy.stop().unwrap();
     for switch in ["net.ipv4.vs.conntrack=1 (it was 0)", "net.ipv4.ip_forward=1 (it was 0)"] {
-        let line = format!("another program changed a sysctl; sets it again: {switch}");
+        let line = format!("another program changed a sysctl; kube-ipvs sets it again: {switch}");
         assert!(log.contains(&line), "{log}");
     }
 }

@@ -98,7 +98,7 @@ fn a_service_of_5000_endpoints_is_served_by_all_of_them_and_changes_by_one() {
 
     service.endpoints.remove(2_499);
     bed.manifests.apply(&service).unwrap();
-    until("the endpoint is gone", || jumps().len() == usize::from(MANY) - 1);
+    until("the endpoint was removed", || jumps().len() == usize::from(MANY) - 1);
     assert!(ask(bed.client(), question).is_ok());
 }
 

@@ -88,8 +88,8 @@ fn without_ipvs_mode_auto_serves_in_mode_iptables_says_why_and_looks_again() {
     assert!(bed.rules("iptables").contains("-A KUBE-SVC-"), "{}", bed.rules("iptables"));
     assert!(!has_dummy(bed) && !has_ipvs());
 
-    let why = "this host cannot do mode ipvs, so mode iptables is taken: the kernel does not give \
-               us IPVS";
+    let why = "this host does not support IPVS mode; falling back to iptables mode: IPVS is not \
+               available in this kernel";
     let log = proxy.log().unwrap();
     assert!(log.contains(why) && log.contains("modprobe ip_vs"), "{log}");
     let metrics = get(bed.node(), "127.0.0.1:10249", "/metrics").unwrap();
@@ -103,7 +103,7 @@ fn without_ipvs_mode_auto_serves_in_mode_iptables_says_why_and_looks_again() {
 
     drop(aside);
     proxy
-        .wait_for_log("this host can do mode ipvs now, and serves in mode iptables", AGAIN)
+        .wait_for_log("this host now supports IPVS mode, and serves in iptables mode", AGAIN)
         .unwrap();
     event_about_return(&cluster);
     let tally = bed.ask(bed.client(), Protocol::Tcp, (ip("10.96.0.10"), 80), 2);
@@ -146,7 +146,7 @@ fn with_fallback_return_switch_the_process_goes_on_in_mode_ipvs_once_the_host_ha
     assert_ipvs_took_over(bed, &mut of_rules);
     let switched = cluster.event("ModeSwitched");
     let note = switched["note"].as_str().unwrap();
-    assert_eq!(note, "this node serves in mode ipvs, and nothing of mode iptables is left");
+    assert_eq!(note, "this node serves in IPVS mode, and nothing of iptables mode is left");
     assert_eq!(proxy.process(), process);
     proxy.stop().unwrap();
     drop(cluster);
@@ -165,13 +165,13 @@ fn a_node_that_cannot_return_after_all_stays_in_the_mode_that_it_fell_back_to() 
 
     // The host has all of IPVS then. That the routes are around the node's own network, no look finds.
     drop(aside);
-    proxy.wait_for_log("and rolls back to mode iptables", AGAIN).unwrap();
+    proxy.wait_for_log("rolling back to iptables mode", AGAIN).unwrap();
     cluster.event("ModeSwitchFailed");
     wait_for_mode(bed, &proxy, "iptables");
     of_rules.say().unwrap();
     mk_connection(bed);
     std::thread::sleep(Duration::from_secs(15));
-    assert_eq!(proxy.log().unwrap().matches("and rolls back to mode iptables").count(), 1);
+    assert_eq!(proxy.log().unwrap().matches("rolling back to iptables mode").count(), 1);
     assert!(!has_dummy(bed));
     assert_eq!(proxy.process(), process);
     proxy.stop().unwrap();
@@ -192,7 +192,7 @@ fn a_mode_that_the_host_lacks_changes_nothing_and_is_taken_on_once_the_host_has_
     cluster.configure("mode: iptables", "mode: ipvs");
     let failed = cluster.event("ModeSwitchFailed");
     let note = failed["note"].as_str().unwrap();
-    let why = "this node stays in mode iptables, and does not go to mode ipvs: this host cannot do";
+    let why = "this node stays in iptables mode instead of switching to IPVS mode: this host does not support";
     assert!(failed["type"] == "Warning" && note.starts_with(why), "{failed}");
     assert_is_rejected(bed);
     // The second check finds the same, and is not reported.
@@ -219,7 +219,7 @@ fn a_mode_that_the_host_lacks_changes_nothing_and_is_taken_on_once_the_host_has_
 fn event_about_return(cluster: &Cluster) {
     let event = cluster.event("ModeAvailable");
     assert_eq!(event["type"], "Normal", "{event}");
-    assert!(event["note"].as_str().unwrap().contains("can do mode ipvs now"), "{event}");
+    assert!(event["note"].as_str().unwrap().contains("now supports IPVS mode"), "{event}");
 }
 
 #[test]
@@ -230,7 +230,7 @@ fn without_ipvs_and_without_a_fallback_it_says_so_and_how_to_get_it() {
     let arguments = ["--proxy-mode=ipvs"];
     let (status, log) = Proxy::run_to_its_end(bed.node(), &bed.manifests, &arguments).unwrap();
     assert!(!status.success(), "{log}");
-    assert!(log.contains("the kernel does not give us IPVS"), "{log}");
+    assert!(log.contains("IPVS is not available in this kernel"), "{log}");
     assert!(log.contains("modprobe ip_vs"), "it says what to do:\n{log}");
     assert!(!log.contains("panicked") && !log.contains("iptables is taken"), "{log}");
     assert!(!has_rules(bed.node()), "nothing of a Service is written");

@@ -206,7 +206,7 @@ fn a_half_closed_connection_goes_on_until_the_deadline_and_is_cut_then() {
         assert!(hears().is_ok_and(|length| length > 0), "after {:?}", switched.elapsed());
     }
     let is_gone = || !bed.virtual_servers().contains("10.96.0.40");
-    bed.wait_until("its time is up", is_gone);
+    bed.wait_until("its time is over", is_gone);
     assert!(switched.elapsed() >= deadline, "{:?}", switched.elapsed());
     let last = loop {
         match hears() {

@@ -127,10 +127,7 @@ fn a_set_grows_no_further_than_its_limit_and_takes_entries_again_when_a_service_
         capacity == 65_536 && (60_000..2 * of_one).contains(&entries)
     });
     proxy
-        .wait_for_log(
-            " more operations were refused in the same way (kube-ipvs reads the set",
-            PATIENCE,
-        )
+        .wait_for_log(" more operations failed in the same way (kube-ipvs reads the set", PATIENCE)
         .unwrap();
     // Who came first has all that is its own, and others have sets of their own.
     bed.manifests.apply(&web([bed.pod(1, 1)])).unwrap();

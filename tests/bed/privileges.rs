@@ -191,8 +191,8 @@ fn node_ports_on_localhost_survive_a_switch_to_iptables_mode_and_back() {
     assert_eq!(proxy.process(), process);
     let log = proxy.stop().unwrap();
     let said =
-        "rules cannot lead NodePorts on localhost: net.ipv4.conf.all.route_localnet is not 1";
-    assert!(log.contains(said) && log.contains("kube-ipvs goes on listening there"), "{log}");
+        "rules cannot serve NodePorts on localhost: net.ipv4.conf.all.route_localnet is not 1";
+    assert!(log.contains(said) && log.contains("kube-ipvs keeps listening there"), "{log}");
 }
 
 /// Where `route_localnet` cannot be set, a start goes without the rules for NodePorts at 127.0.0.1, and `diff`
@@ -214,7 +214,7 @@ fn rules_that_a_start_goes_without_are_foreseen_like_that() {
     let started =
         Proxy::start_in_container(bed.node(), &bed.manifests, &capabilities(), &arguments);
     let log = started.unwrap().stop().unwrap();
-    assert!(log.contains("rules cannot lead NodePorts on localhost"), "{log}");
+    assert!(log.contains("rules cannot serve NodePorts on localhost"), "{log}");
     let program = std::env::var("KUBE_IPVS").unwrap_or_else(|_| "/job/kube-ipvs".to_owned());
     let manifests = format!("--manifests={}", bed.manifests.path().display());
     let flags = ["--config", &path, &manifests, "--hostname-override=node1"];

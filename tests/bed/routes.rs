@@ -185,7 +185,7 @@ fn a_routing_rule_before_the_table_local_leads_no_client_past_ipvs() {
     assert!(outcome.is_complete(), "{outcome}");
     assert!(!rules().contains("proto 107"), "{}", rules());
     let log = bed.start(&[]).stop().unwrap();
-    assert!(log.contains("comes before the one of the table local"), "{log}");
+    assert!(log.contains("precedes that of the table local"), "{log}");
     for family in ["-4", "-6"] {
         for line in ["rule add pref 0 lookup local", "rule del pref 10", "rule del pref 20"] {
             let words: Vec<&str> = [family].into_iter().chain(line.split(' ')).collect();
@@ -328,7 +328,7 @@ fn many_services_are_routed_and_few_are_bound_one_by_one_if_it_is_automatic() {
     assert_eq!((routes(bed), bed.bound()), (own(&BOTH), vec![]));
     connections.iter_mut().for_each(|connection| drop(connection.say().unwrap()));
     let log = proxy.stop().unwrap();
-    assert!(log.contains("serviceRoutes: auto begins with routes"), "{log}");
+    assert!(log.contains("serviceRoutes: auto starts with routes"), "{log}");
     assert_eq!(log.matches("in sync with the kernel").count(), 1, "one list, one takeover:\n{log}");
     assert!(!log.contains("another program changed"), "routes stay without addresses:\n{log}");
 

@@ -91,16 +91,16 @@ fn an_order_switches_the_running_process_there_and_back() {
 
     let before = bed.virtual_servers();
     let said = switch(&bed, &["--to=iptables", "--dry-run"]).unwrap();
-    assert!(said.contains("serves in mode ipvs"), "{said}");
-    assert!(said.contains("host: can do mode iptables"), "{said}");
+    assert!(said.contains("serves in IPVS mode"), "{said}");
+    assert!(said.contains("host: supports iptables mode"), "{said}");
     assert!(said.contains("1 active and 0 inactive TCP connections"), "{said}");
-    assert!(said.contains("the node can switch to mode iptables"), "{said}");
+    assert!(said.contains("the node can switch to iptables mode"), "{said}");
     assert!(!said.contains("no rule can have"), "{said}");
     lack_copies(&bed);
     let said = switch(&bed, &["--to=iptables", "--dry-run"]).unwrap();
     assert!(said.contains("TEE (module xt_TEE)"), "{said}");
-    assert!(said.contains("a client that uses the port of a closed connection again"), "{said}");
-    assert!(said.contains("the node can switch to mode iptables"), "{said}");
+    assert!(said.contains("a connection from a client port that was used before"), "{said}");
+    assert!(said.contains("the node can switch to iptables mode"), "{said}");
     assert_eq!(bed.virtual_servers(), before);
     assert!(!bed.rules("iptables").contains("KUBE-SVC-"), "a dry run writes nothing");
     wait_for_mode(&bed, &proxy, "ipvs");
@@ -124,7 +124,7 @@ fn an_order_switches_the_running_process_there_and_back() {
     of_ipvs.say().unwrap();
     of_rules.say().unwrap();
     mk_connection(&bed);
-    assert!(switch(&bed, &["--to=ipvs"]).unwrap().contains("serves in mode ipvs already"));
+    assert!(switch(&bed, &["--to=ipvs"]).unwrap().contains("already serves in IPVS mode"));
     assert_eq!(proxy.process(), process);
     proxy.stop().unwrap();
     let said = format!("{:#}", switch(&bed, &["--to=ipvs"]).unwrap_err());
@@ -221,11 +221,11 @@ fn a_node_goes_back_to_its_mode_if_the_other_cannot_begin_after_all() {
     let text = fs::read_to_string(cluster.configuration()).unwrap();
     let text = text.replace("mode: iptables", "mode: ipvs");
     fs::write(cluster.configuration(), format!("{text}serviceRoutes: [192.168.0.0/16]\n")).unwrap();
-    proxy.wait_for_log("and rolls back to mode iptables", PATIENCE).unwrap();
+    proxy.wait_for_log("rolling back to iptables mode", PATIENCE).unwrap();
     let failed = cluster.event("ModeSwitchFailed");
     let note = failed["note"].as_str().unwrap();
     let why =
-        "this node rolls back to mode iptables: mode ipvs could not be served in: serviceRoutes";
+        "this node rolls back to iptables mode: it could not serve in IPVS mode: serviceRoutes";
     assert!(failed["type"] == "Warning" && note.starts_with(why), "{failed}");
     wait_for_mode(bed, &proxy, "iptables");
     bed.wait_until("the interface of mode ipvs is gone", || !has_dummy(bed));
@@ -236,7 +236,7 @@ fn a_node_goes_back_to_its_mode_if_the_other_cannot_begin_after_all() {
     // It is left alone for minutes: each attempt interrupts health and metrics. One that came at once
     // would have failed by now.
     thread::sleep(PATIENCE / 3);
-    assert_eq!(proxy.log().unwrap().matches("and rolls back to mode iptables").count(), 1);
+    assert_eq!(proxy.log().unwrap().matches("rolling back to iptables mode").count(), 1);
 
     // Another content is taken on at once.
     fs::write(cluster.configuration(), text).unwrap();
@@ -255,16 +255,16 @@ fn a_switch_that_is_held_up_is_given_up_and_the_former_mode_goes_on() {
     let mut proxy = bed.start(&["--config", &path]);
     let process = proxy.process();
     let mut connection = mk_connection(&bed);
-    // A set that is not ours, in the place of one that mode ipvs needs, and in use.
+    // A set that is unowned, in the place of one that mode ipvs needs, and in use.
     bed.tool("ipset", &["create", "KUBE-CLUSTER-IP", "hash:ip"]);
     let foreign = ["INPUT", "-m", "set", "--match-set", "KUBE-CLUSTER-IP", "src", "-j", "ACCEPT"];
     bed.tool("iptables", &[&["-A"], &foreign[..]].concat());
 
     let said = format!("{:#}", switch(&bed, &["--to=ipvs"]).unwrap_err());
-    assert!(said.contains("has gone from mode ipvs to mode iptables"), "{said}");
-    proxy.wait_for_log("rolls back to mode iptables: it was so for 30s: ", PATIENCE).unwrap();
+    assert!(said.contains("has switched from IPVS mode to iptables mode"), "{said}");
+    proxy.wait_for_log("rolls back to iptables mode: this lasted for 30s: ", PATIENCE).unwrap();
     proxy
-        .wait_for_log("mode ipvs lacks what it needs: create set KUBE-CLUSTER-IP", PATIENCE)
+        .wait_for_log("IPVS mode lacks prerequisites: create set KUBE-CLUSTER-IP", PATIENCE)
         .unwrap();
     mk_connection(&bed);
     // Changes reach clients again.
@@ -301,14 +301,18 @@ fn connections_of_every_mode_live_through_switches_by_way_of_mode_userspace() {
     let process = proxy.process();
     let mut connections = vec![mk_connection(&bed)];
     for (mode, met) in [
-        ("userspace", "mode ipvs: 1 virtual servers"),
+        ("userspace", "IPVS mode: 1 virtual servers"),
         ("iptables", "relay: 1 TCP connections, which have 600s to end"),
-        ("userspace", "rules of other modes; connections that they led go on"),
-        ("ipvs", "clients of UDP, which are led anew"),
+        ("userspace", "rules of other modes; their connections continue"),
+        ("ipvs", "UDP clients, which get a new endpoint"),
     ] {
         let said = switch(&bed, &[&format!("--to={mode}"), "--dry-run"]).unwrap();
         assert!(
-            said.contains(met) && said.contains(&format!("can switch to mode {mode}")),
+            said.contains(met)
+                && said.contains(&format!(
+                    "can switch to {} mode",
+                    if mode == "ipvs" { "IPVS" } else { mode }
+                )),
             "{said}"
         );
         assert_eq!(said.contains("relay:"), connections.len() % 2 == 0, "{said}");

@@ -64,8 +64,8 @@ fn a_mode_is_tried_first_and_may_have_a_fallback() {
 #[test]
 fn what_a_fallback_cannot_be_is_said() {
     for (own, expected) in [
-        ("fallback: userspace", "must be iptables, or empty for a node that does not fall back"),
-        ("fallback: ipvs", "must be iptables, or empty for a node that does not fall back"),
+        ("fallback: userspace", "must be iptables, or empty to never fall back"),
+        ("fallback: ipvs", "must be iptables, or empty to never fall back"),
         ("fallbackRetry: 9s", "must be from 10s to 24h [fallbackRetry]"),
         ("fallbackRetry: 24h1s", "must be from 10s to 24h [fallbackRetry]"),
         ("fallbackRetry: -1s", "must be from 10s to 24h [fallbackRetry]"),
@@ -157,7 +157,7 @@ fn what_only_ipvs_has_is_off_in_another_mode() {
 
 #[test]
 fn settings_of_a_mode_that_the_node_cannot_be_in_are_said_to_have_no_effect() {
-    let belongs = |name: &str, mode| format!("{name} has no effect: it belongs to mode {mode}");
+    let belongs = |name: &str, mode| format!("{name} has no effect: it belongs to {mode} mode");
     let configuration = from(
         "mode: iptables\nipvs: {scheduler: sh, strictARP: true, tcpTimeout: 1m, \
          excludeCIDRs: [10.0.0.0/8], syncPeriod: 30s}\niptables: {syncPeriod: 20s}\n",
@@ -173,7 +173,7 @@ fn settings_of_a_mode_that_the_node_cannot_be_in_are_said_to_have_no_effect() {
         "internalFrontend.ipv4",
         "serviceRoutes",
     ];
-    let of_modes = |name: &str| belongs(name, "ipvs");
+    let of_modes = |name: &str| belongs(name, "IPVS");
     assert_eq!(configuration.notes, expected.map(of_modes));
 
     let flags = ["--proxy-mode=iptables", "--ipvs-scheduler=sh", "--drain-deadline=1m"];
@@ -274,7 +274,7 @@ fn the_relays_settings_are_those_of_kube_proxys_mode_userspace() {
         assert_eq!(configuration.notes, Vec::<String>::new());
     }
     for (kube_proxy, own, expected) in [
-        ("portRange: 5-4\n", "", "is no range of ports"),
+        ("portRange: 5-4\n", "", "is not a port range"),
         ("", "udpIdleTimeout: 0s\n", "must be greater than 0 [udpIdleTimeout]"),
     ] {
         let text = format!("mode: userspace\n{kube_proxy}{OWN}{own}");
@@ -284,6 +284,6 @@ fn the_relays_settings_are_those_of_kube_proxys_mode_userspace() {
     // What belongs to another mode is no reason not to start.
     let notes = from("portRange: nonsense\n", "udpIdleTimeout: 5s\n").notes;
     let expected = ["portRange", "udpIdleTimeout"]
-        .map(|name| format!("{name} has no effect: it belongs to mode userspace"));
+        .map(|name| format!("{name} has no effect: it belongs to userspace mode"));
     assert_eq!(notes, expected);
 }

@@ -152,14 +152,8 @@ fn words_that_mean_nothing_are_refused() {
         ("serviceMetrics: top", "must be off, top:N, all or namespaces:NAME,… [serviceMetrics]"),
         ("serviceMetrics: top:0", "takes a number from 1 to 10000 [serviceMetrics]"),
         ("serviceMetrics: top:10001", "takes a number from 1 to 10000 [serviceMetrics]"),
-        (
-            "serviceMetrics: 'namespaces:web,,db'",
-            "\"\" is not the name of a namespace [serviceMetrics]",
-        ),
-        (
-            "serviceMetrics: namespaces:Web",
-            "\"Web\" is not the name of a namespace [serviceMetrics]",
-        ),
+        ("serviceMetrics: 'namespaces:web,,db'", "\"\" is not a namespace name [serviceMetrics]"),
+        ("serviceMetrics: namespaces:Web", "\"Web\" is not a namespace name [serviceMetrics]"),
         ("iptablesVariant: new", "must be one of auto, nft, legacy [iptablesVariant]"),
     ] {
         let problem = problem("", own);

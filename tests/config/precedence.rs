@@ -57,7 +57,7 @@ fn the_periods_depend_on_where_they_come_from() {
     assert_eq!(
         other.notes,
         ["iptables-sync-period", "iptables-min-sync-period"].map(|name| format!(
-            "--{name} has no effect: it belongs to modes iptables and userspace"
+            "--{name} has no effect: it belongs to iptables and userspace modes"
         ))
     );
 }
@@ -259,7 +259,7 @@ fn one_action_at_a_time() {
 #[test]
 fn other_modes_are_refused_but_for_cleaning_up() {
     for (mode, why) in [
-        ("nftables", "kube-ipvs has no mode nftables, and none is planned: keep kube-proxy"),
+        ("nftables", "kube-ipvs has no nftables mode, and none is planned: run kube-proxy"),
         ("kernelspace", "kernelspace is kube-proxy's mode on Windows"),
     ] {
         let flag = format!("--proxy-mode={mode}");

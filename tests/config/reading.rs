@@ -127,7 +127,7 @@ fn of_a_field_that_is_written_twice_the_last_counts() {
 #[test]
 fn what_cannot_be_read_is_said_with_its_line() {
     for (text, problem) in [
-        ("", "there is nothing in it"),
+        ("", "it is empty"),
         ("mode: ipvs", "line 1: Object 'Kind' is missing"),
         (
             "apiVersion: v1\nkind: ConfigMap",
@@ -183,7 +183,7 @@ fn the_second_document_is_ours() {
 
     let ours = "---\napiVersion: kube-ipvs.io/v1alpha1\nkind: KubeIpvsConfiguration\n";
     let twice = load_file(&format!("{ours}{ours}"), &[]).unwrap_err().to_string();
-    assert!(twice.contains("there is a KubeIpvsConfiguration before this one"), "{twice}");
+    assert!(twice.contains("a second KubeIpvsConfiguration; only one is allowed"), "{twice}");
     let other = from_file("---\napiVersion: v1\nkind: ConfigMap\n", &[]);
     assert!(other.notes[0].contains("a document of kind \"ConfigMap\""), "{:?}", other.notes);
     let invalid = load_file(&format!("{ours}iptablesVariant: new\ndrainDeadline: -1s\n"), &[]);

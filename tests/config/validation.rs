@@ -309,7 +309,7 @@ fn what_other_versions_of_kube_proxy_take_is_told_once_and_starts() {
         [
             "--logtostderr has no effect: the log goes to standard error only",
             "--log-dir has no effect: the log goes to standard error only",
-            "--cleanup-ipvs has no effect: --cleanup removes what is in IPVS, too",
+            "--cleanup-ipvs has no effect: --cleanup removes IPVS state, too",
         ]
     );
 }

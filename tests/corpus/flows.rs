@@ -178,7 +178,7 @@ fn source_ranges_restrict_load_balancers_addresses_alone() {
         (STRANGER, NODE_PORT, "all+m"),
         (STRANGER, CLUSTER_IP, "all+m"),
         (POD, CLUSTER_IP, "all"),
-        // Another port of the balancer is not ours.
+        // Another port of the balancer is unowned.
         (STRANGER, "1.2.3.4:81", "passed"),
     ] {
         let found = fate(&base(), &objects, client, destination);

@@ -84,7 +84,7 @@ async fn other_nodes_are_not_listed_until_a_service_could_have_their_addresses()
     world.catch_up().await;
     assert!(world.for_others().is_empty(), "{:?}", world.for_others());
     assert!(world.said.others.is_empty());
-    // A load balancer's address is one.
+    // A load balancer IP is one.
     let mut balanced = service("lb");
     balanced["spec"]["type"] = json!("LoadBalancer");
     balanced["status"] = json!({"loadBalancer": {"ingress": [{"ip": "203.0.113.1"}]}});

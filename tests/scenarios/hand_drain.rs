@@ -41,7 +41,7 @@ fn has_weight(actual: &Actual, pod: u8, weight: u32) -> bool {
 /// Those of the reports that are about drains by hand.
 fn reports(world: &World) -> Vec<String> {
     let all = world.reports.take().into_iter();
-    all.filter(|report| report.contains("by hand")).collect()
+    all.filter(|report| report.contains("drained manually")).collect()
 }
 
 #[tokio::test(start_paused = true)]
@@ -67,9 +67,9 @@ async fn it_gets_weight_0_and_its_weight_back_when_its_time_is_up() {
     assert_eq!(
         reports(&world),
         [
-            "10.244.0.1:8080 is drained by hand: it gets no new connections from this node for 600 s \
-             (1 in force)",
-            "10.244.0.1:8080 is no longer drained by hand: its time is up (0 in force)",
+            "10.244.0.1:8080 is drained manually: it gets no new connections from this node for \
+             600 s (1 in force)",
+            "10.244.0.1:8080 is no longer drained manually: its time is over (0 in force)",
         ]
     );
 }

@@ -213,7 +213,7 @@ async fn the_dispatch_never_comes_before_a_set_that_it_looks_into() {
 /// Returns what was reported of a dispatch that is held up.
 fn held_up(world: &World) -> Vec<String> {
     let mut reports = world.reports.take();
-    reports.retain(|report| report.starts_with("held up"));
+    reports.retain(|report| report.starts_with("stalled"));
     reports
 }
 
@@ -230,7 +230,7 @@ async fn what_holds_the_dispatch_up_is_reported_every_ten_minutes_until_it_is_th
     assert!((Duration::from_secs(10)..Duration::from_secs(12)).contains(&took), "{took:?}");
     let first = held_up(&world);
     assert_eq!(first.len(), 1, "{first:?}");
-    let why = "because mode ipvs lacks what it needs: create set KUBE-CLUSTER-IP";
+    let why = "because IPVS mode lacks prerequisites: create set KUBE-CLUSTER-IP";
     assert!(first[0].contains(why), "{first:?}");
     // Changes of Services wait, and nothing else is written.
     world.apply_slice(tcp(3, &[4, 5]).1).await;
@@ -262,7 +262,7 @@ async fn rules_that_are_refused_before_the_dispatch_or_with_it_hold_it_up() {
         let mut world = started(fake).await;
         world.until("held up", |status, _| status.is_held_up).await;
         let reports = held_up(&world);
-        assert!(reports[0].contains("lacks what it needs: write"), "{n_accepted}: {reports:?}");
+        assert!(reports[0].contains("lacks prerequisites: write"), "{n_accepted}: {reports:?}");
         assert!(is_led_by_rules(&world.fake.actual()) && !world.now().in_sync_once);
         world.until("in sync", |status, _| status.in_sync_once).await;
         assert_eq!(held_up(&world).last().unwrap(), "held up no more");
@@ -376,8 +376,11 @@ async fn a_family_of_which_most_is_refused_goes_on_by_the_former_rules() {
         assert!(is_led_by_rules(&world.fake.actual()));
         assert_eq!((world.now().in_sync_once, world.now().is_carried), (false, false));
         let report = held_up(&world).remove(0);
-        let op =
-            if is_address { "needs: add address 10.96." } else { "needs: create virtual server" };
+        let op = if is_address {
+            "prerequisites: add address 10.96."
+        } else {
+            "prerequisites: create virtual server"
+        };
         assert!(report.contains(op), "{report}");
         world.until("in sync", |status, _| status.in_sync_once && status.is_carried).await;
         assert!(!world.now().is_held_up && !is_led_by_rules(&world.fake.actual()));

@@ -79,7 +79,7 @@ async fn of_many_problems_ten_are_logged_and_none_of_them_twice() {
     world.compared().await;
     let lines = log.take();
     assert_eq!(lines.len(), 11, "{lines:#?}");
-    assert!(lines[0].contains("127.0.0.1 is not an address"), "{lines:#?}");
+    assert!(lines[0].contains("127.0.0.1 is not served"), "{lines:#?}");
     assert!(lines[10].contains("190 more problems"), "{lines:#?}");
     service.external.push(bad(201));
     world.send(Event::ServiceApplied(Box::new(service.clone()))).await;
@@ -105,12 +105,9 @@ async fn of_many_refusals_ten_are_logged_and_so_is_what_is_in_order_again() {
     let lines = log.take();
     let counts = |of: &str| lines.iter().filter(|line| line.contains(of)).count();
     assert_eq!(counts(" to set KUBE-EXTERNAL-IP: "), 10, "{lines:#?}");
-    assert_eq!(
-        counts("140 more operations were refused in the same way (kube-ipvs reads the set"),
-        1
-    );
+    assert_eq!(counts("140 more operations failed in the same way (kube-ipvs reads the set"), 1);
     // The entries, the virtual servers that waited for them, and the addresses that waited for these.
-    assert_eq!(counts(" is in order again"), 30, "{lines:#?}");
-    assert_eq!(counts("140 more kernel objects are in order again"), 3);
+    assert_eq!(counts(" is as desired again"), 30, "{lines:#?}");
+    assert_eq!(counts("140 more kernel objects are as desired again"), 3);
     world.assert_converged(&[]);
 }

@@ -42,7 +42,7 @@ impl Observer for Reports {
                 format!("{note} ({count} in force)")
             }
             Report::HeldUp(None) => "held up no more".to_owned(),
-            Report::HeldUp(Some(note)) => format!("held up: {note}"),
+            Report::HeldUp(Some(note)) => format!("stalled: {note}"),
             Report::Served => SERVED.to_owned(),
             Report::FullSpeed(true) => "full speed".to_owned(),
             Report::FullSpeed(false) => "full speed is over".to_owned(),

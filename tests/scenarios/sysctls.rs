@@ -11,7 +11,7 @@ use crate::world::{World, tcp};
 const CONNTRACK: &str = "net/ipv4/vs/conntrack";
 const FORWARD: &str = "net/ipv4/ip_forward";
 
-/// A node in sync whose sysctls are as they should be.
+/// A node in sync whose sysctls are all as required.
 async fn mk_world() -> World {
     let world = World::in_sync(&[tcp(1, &[1])]).await;
     let kept = [CONNTRACK, FORWARD].map(|path| Sysctl::new(path, 1, true, "of a test"));

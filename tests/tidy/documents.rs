@@ -134,3 +134,78 @@ fn a_link_that_leads_nowhere_is_found() {
         assert!(!leads_somewhere(&readme, link), "{link}");
     }
 }
+
+/// Files of the programs, without their tests.
+fn program_sources() -> Vec<PathBuf> {
+    let mut folders: Vec<PathBuf> =
+        crate::WITHOUT_CYCLES.iter().map(|folder| root().join(folder)).collect();
+    let mut files = Vec::new();
+    while let Some(next) = folders.pop() {
+        for entry in fs::read_dir(&next).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() && !path.ends_with("tests") {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs")
+                && !path.ends_with("tests.rs")
+            {
+                files.push(path);
+            }
+        }
+    }
+    // What makes addresses has examples of them.
+    files.retain(|file| !file.ends_with("syntax/src/site.rs"));
+    assert!(files.len() > 100, "{} files", files.len());
+    files
+}
+
+/// Pages that a source file refers to, each as a link from the project's folder: by `page!`, and as a file of docs/ in
+/// a text of the configuration's reference, which `syntax::site::with_addresses` replaces.
+fn pages_referred_to(source: &str) -> Vec<String> {
+    let mut links = Vec::new();
+    for macro_call in source.split("page!(\"").skip(1) {
+        let (words, _) = macro_call.split_once(')').expect("the end of a call");
+        let words: Vec<&str> = words.split('"').collect();
+        links.push(match words[..] {
+            [name, _] => format!("docs/{name}.md"),
+            [name, _, section, _] => format!("docs/{name}.md#{section}"),
+            _ => panic!("page!(\"{words:?}"),
+        });
+    }
+    let texts = source.lines().map(str::trim_start).filter(|line| !line.starts_with("//!"));
+    for part in texts.flat_map(|line| line.split("docs/").skip(1)) {
+        links.extend(part.split_once(".md").map(|(name, _)| format!("docs/{name}.md")));
+    }
+    links
+}
+
+#[test]
+fn messages_refer_to_pages_that_exist() {
+    let from = root().join("README.md");
+    let (mut broken, mut followed) = (Vec::new(), 0);
+    for file in program_sources() {
+        for link in pages_referred_to(&read(&file)) {
+            followed += 1;
+            if !leads_somewhere(&from, &link) {
+                broken.push(format!("{}: {link}", file.display()));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+    assert!(followed > 15, "only {followed} pages are referred to");
+}
+
+#[test]
+fn a_message_refers_to_a_page_by_its_address() {
+    let relative = |line: &str| {
+        let is_comment = line.trim_start().starts_with("//");
+        !is_comment && line.contains("docs/") && line.contains(".md")
+    };
+    let mut found = Vec::new();
+    for file in program_sources() {
+        let source = read(&file);
+        let program = source.split("#[cfg(test)]\nmod tests {").next().unwrap();
+        let lines = program.lines().filter(|line| relative(line));
+        found.extend(lines.map(|line| format!("{}: {line}", file.display())));
+    }
+    assert!(found.is_empty(), "write page!(…):\n{}", found.join("\n"));
+}

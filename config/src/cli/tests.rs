@@ -51,30 +51,32 @@ fn the_help_of_a_flag_stands_alone() {
     for (name, help) in [
         (
             "cleanup",
-            "Removes all kernel state of this program and of kube-proxy, and ends\n[default: false] \
+            "Removes all kernel state of kube-ipvs and kube-proxy, and exits\n[default: false] \
              [with --config: applies]",
         ),
         (
             "drain-deadline",
-            "Time that the connections of a removed endpoint have to end before they are cut; in mode iptables, those \
-             that mode ipvs left\n[default: 15m0s] [with --config: overrides drainDeadline]",
+            "Time for connections to a removed endpoint to end before they are cut; in iptables \
+             mode, for the connections left from IPVS mode\n[default: 15m0s] [with --config: \
+             overrides drainDeadline]",
         ),
         (
             "iptables-min-sync-period",
-            "Modes iptables and userspace: Minimum time between two writes; changes that arrive in between go together\n\
+            "In iptables and userspace modes: Minimum time between two writes; changes in between are \
+             written together\n\
              [default: 1s] [with --config: replaced by iptables.minSyncPeriod]",
         ),
         (
             "ipvs-min-sync-period",
-            "Mode ipvs: Minimum time between two writes; changes that arrive in between go together\n\
+            "In IPVS mode: Minimum time between two writes; changes in between are written together\n\
              [default: 1s] [with --config: replaced by ipvs.minSyncPeriod]",
         ),
         (
             "metrics-port",
-            "Deprecated: port of --metrics-bind-address if that has none; 0 is refused, as \
-             kube-proxy refuses it\n[default: 10249] [with --config: ignored]",
+            "Deprecated: port of --metrics-bind-address if it has none; 0 is rejected, as by \
+             kube-proxy\n[default: 10249] [with --config: ignored]",
         ),
-        ("show-hidden-metrics-for-version", "No effect: there are no hidden metrics"),
+        ("show-hidden-metrics-for-version", "No effect: kube-ipvs has no hidden metrics"),
     ] {
         assert_eq!(flags[name].help(), help);
     }
@@ -234,7 +236,7 @@ fn the_command_that_switches_stands_beside_kube_proxys_flags() {
     assert!(to(&["switch", "--to", "ipvs", "--no_wait"]).no_wait);
     for (wrong, problem) in [
         (&["switch"][..], "--to"),
-        (&["switch", "--to=nftables"], "ipvs, iptables and userspace"),
+        (&["switch", "--to=nftables"], "ipvs, iptables or userspace"),
         (&["switch", "--to=ipvs", "--v=4"], "--v"),
         (&["--v=4", "switch"], "unexpected argument 'switch'"),
     ] {

@@ -13,35 +13,35 @@ pub const FLAGS_ONLY: [Setting; 12] = [
     only(Nothing(LIBRARY))
         .flag("boot-id-file", "FILE,...", NoEffect)
         .default("/proc/sys/kernel/random/boot_id"),
-    only(Does("Removes all kernel state of this program and of kube-proxy, and ends"))
+    only(Does("Removes all kernel state of kube-ipvs and kube-proxy, and exits"))
         .flag("cleanup", "BOOL", Actions)
         .default("false")
         .with_config(),
     only(Does(
-        "Reads the configuration from this file: a KubeProxyConfiguration, as kube-proxy has it, \
-         and after it, if there is one, a KubeIpvsConfiguration. The file and its defaults replace \
-         most flags; the text of each flag says which",
+        "Reads the configuration from this file: kube-proxy's KubeProxyConfiguration, optionally \
+         followed by a KubeIpvsConfiguration. The file and its defaults replace most flags; see \
+         [with --config: ...] of each flag",
     ))
     .flag("config", "FILE", Options)
     .with_config(),
     only(Does(
-        "Removes from the kernel what kube-proxy's mode ipvs does not know, leaves all the rest serving, \
-         and ends: for a node that goes back to kube-proxy. To be run when no kube-ipvs runs",
+        "Removes the kernel objects that kube-proxy's IPVS mode does not know, and exits. All \
+         other objects stay and keep serving. For rolling a node back to kube-proxy; stop \
+         kube-ipvs first",
     ))
     .flag("hand-over", "BOOL", Actions)
     .default("false")
     .with_config(),
     only(Does(
-        "Deprecated: port of --healthz-bind-address if that has none; 0 switches the health server \
-         off",
+        "Deprecated: port of --healthz-bind-address if it has none; 0 turns the health server off",
     ))
     .flag("healthz-port", "PORT", Serving)
     .default("10256"),
-    only(Does("Prints this help, and ends"))
+    only(Does("Prints this help, and exits"))
         .flag("help", "", Options)
         .default("false")
         .with_config(),
-    only(Does("Prepares the host, which takes more privileges than the rest, and ends"))
+    only(Does("Prepares the host, and exits. Takes more privileges than serving"))
         .flag("init-only", "BOOL", Actions)
         .default("false")
         .with_config(),
@@ -52,17 +52,18 @@ pub const FLAGS_ONLY: [Setting; 12] = [
         .flag("master", "URL", ApiServer)
         .with_config(),
     only(Does(
-        "Deprecated: port of --metrics-bind-address if that has none; 0 is refused, as kube-proxy \
-         refuses it",
+        "Deprecated: port of --metrics-bind-address if it has none; 0 is rejected, as by \
+         kube-proxy",
     ))
     .flag("metrics-port", "PORT", Serving)
     .default("10249"),
-    only(Does("Prints the version, and ends; --version=vX.Y.Z changes the reported version"))
+    only(Does("Prints the version, and exits; --version=vX.Y.Z changes the reported version"))
         .flag("version", "true|raw|vX.Y.Z", Options)
         .default("false")
         .with_config(),
     only(Does(
-        "Writes the configuration in force to this file, and ends; goes before all other actions",
+        "Writes the effective configuration to this file, and exits. Takes precedence over all \
+         other actions",
     ))
     .flag("write-config-to", "FILE", Actions)
     .with_config(),
@@ -73,7 +74,7 @@ pub const FLAGS_ONLY: [Setting; 12] = [
 pub const RETIRED: [Setting; 14] = [
     retired("add-dir-header", "BOOL", STANDARD_ERROR),
     retired("alsologtostderr", "BOOL", STANDARD_ERROR),
-    retired("cleanup-ipvs", "BOOL", "--cleanup removes what is in IPVS, too"),
+    retired("cleanup-ipvs", "BOOL", "--cleanup removes IPVS state, too"),
     retired("conntrack-max", "TEXT", "use --conntrack-max-per-core and --conntrack-min"),
     retired("log-backtrace-at", "TEXT", STANDARD_ERROR),
     retired("log-dir", "TEXT", STANDARD_ERROR),
@@ -81,7 +82,7 @@ pub const RETIRED: [Setting; 14] = [
     retired("log-file-max-size", "TEXT", STANDARD_ERROR),
     retired("logtostderr", "BOOL", STANDARD_ERROR),
     retired("one-output", "BOOL", STANDARD_ERROR),
-    retired("resource-container", "TEXT", "the kubelet decides about cgroups"),
+    retired("resource-container", "TEXT", "the kubelet manages cgroups"),
     retired("skip-headers", "BOOL", STANDARD_ERROR),
     retired("skip-log-headers", "BOOL", STANDARD_ERROR),
     retired("stderrthreshold", "TEXT", STANDARD_ERROR),

@@ -72,15 +72,15 @@ impl fmt::Display for Use {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Used => "used",
-            Self::LastResort => "used as the last resort: terminates, and no other is ready",
+            Self::LastResort => "used as a last resort: terminating, and no other is ready",
             Self::NotReady => "not used: not ready",
-            Self::Terminating => "not used: terminates, and others are ready",
-            Self::NotServing => "not used: terminates, and does not serve any more",
+            Self::Terminating => "not used: terminating, and others are ready",
+            Self::NotServing => "not used: terminating, and no longer serving",
             Self::ForOtherNodes => "not used: its hints are for other nodes",
             Self::ForOtherZones => "not used: its hints are for other zones",
             Self::Elsewhere => "not used: on another node, and the traffic policy is Local",
-            Self::DrainedByHand => "not used: drained by hand",
-            Self::Gone => "not used: no endpoint of the Service any more",
+            Self::DrainedByHand => "not used: drained manually",
+            Self::Gone => "not used: no longer an endpoint of the Service",
         })
     }
 }

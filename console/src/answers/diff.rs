@@ -201,9 +201,7 @@ impl From<Effect> for DifferenceKind {
 impl From<ComparisonError> for FailureAnswer {
     fn from(error: ComparisonError) -> Self {
         let advice = match &error {
-            ComparisonError::Unreadable(_) => {
-                "; kube-ipvs retries what it needs itself, and its log says more"
-            }
+            ComparisonError::Unreadable(_) => "; kube-ipvs retries what it needs; see its log",
             ComparisonError::LoopGone(_) | ComparisonError::NotInSync => "",
         };
         Self::new(Reason::Unavailable, format!("{error}{advice}"))

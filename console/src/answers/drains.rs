@@ -139,7 +139,10 @@ pub(super) async fn begin(
         return Err(not_found(&desk, &drain).await?);
     }
     if !has_room {
-        let most = format!("{MOST_HAND_DRAINS} drains are in force, the most; end some of them");
+        let most = format!(
+            "the limit of {MOST_HAND_DRAINS} manual drains is reached; end some of \
+                            them"
+        );
         return Err(FailureAnswer::new(Reason::Unavailable, most));
     }
     let mut effects = Vec::with_capacity(services.len());
@@ -189,10 +192,10 @@ pub(super) async fn end(
     if let Some(all) = all.filter(|_| ended.is_empty()) {
         let others: Vec<String> = others.iter().map(ToString::to_string).collect();
         let there = match others.is_empty() {
-            true => "nothing is drained by hand".to_owned(),
-            false => format!("drained by hand: {}", others.join(", ")),
+            true => "nothing is drained manually".to_owned(),
+            false => format!("drained manually: {}", others.join(", ")),
         };
-        let message = format!("{all} is not drained by hand on this node; {there}");
+        let message = format!("{all} is not drained manually on this node; {there}");
         return Err(FailureAnswer::new(Reason::NotFound, message));
     }
     for drain in &ended {
@@ -229,9 +232,9 @@ async fn not_found(desk: &Desk, drain: &HandDrain) -> Result<FailureAnswer, Fail
         true => "no Service has an endpoint at this address; `kube-ipvs service NS/NAME` lists a \
                  Service's endpoints"
             .to_owned(),
-        false => format!("at this address there is {}", there.join(", ")),
+        false => format!("at this address: {}", there.join(", ")),
     };
-    Ok(FailureAnswer::new(Reason::NotFound, format!("{drain} is no endpoint; {advice}")))
+    Ok(FailureAnswer::new(Reason::NotFound, format!("{drain} is not an endpoint; {advice}")))
 }
 
 fn bad_request(message: String) -> FailureAnswer {
@@ -249,7 +252,7 @@ impl Target {
             Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() => {
                 Ok(ObjectName::new(namespace, name))
             }
-            _ => Err(bad_request(format!("{text} is no Service: name it as NAMESPACE/NAME"))),
+            _ => Err(bad_request(format!("{text} is not a Service name: write NAMESPACE/NAME"))),
         };
         let service = self.service.as_ref().map(name).transpose()?;
         let address = self.address.to_canonical();

@@ -55,7 +55,7 @@ pub struct EventLine {
 pub struct Asked {
     /// Only those after this number.
     after: u64,
-    /// At most so many: the newest.
+    /// Most connections to list: the newest.
     limit: Option<usize>,
 }
 
@@ -107,7 +107,7 @@ fn describe(happened: &Happened) -> Happening {
         Happened::Written { operations, refused, n_refused, took, .. } => {
             let mut text = operations.to_string();
             if *n_refused > 0 {
-                text += &format!("; REFUSED {n_refused}: {refused}");
+                text += &format!("; FAILED {n_refused}: {refused}");
             }
             ("write", text, Some(*took))
         }
@@ -115,10 +115,10 @@ fn describe(happened: &Happened) -> Happening {
             ("drift", format!("another program changed the kernel; repairs: {repairs}"), None)
         }
         Happened::TenureBegan { mode, reason: None } => {
-            ("mode", format!("serves in mode {mode}"), None)
+            ("mode", format!("serves in {}", mode.title()), None)
         }
         Happened::TenureBegan { mode, reason: Some(reason) } => {
-            ("mode", format!("serves in mode {mode} now: {reason}"), None)
+            ("mode", format!("now serves in {}: {reason}", mode.title()), None)
         }
         Happened::Failed { origin, text } => (word(*origin), text.to_string(), None),
         Happened::ReadingFailed(error) => ("reading", error.to_string(), None),
@@ -126,20 +126,20 @@ fn describe(happened: &Happened) -> Happening {
             ("sysctl", "another program changed a sysctl; it was set again".to_owned(), None)
         }
         Happened::SysctlWarning(note) => ("sysctl", note.to_string(), None),
-        Happened::HeldUp(Some(note)) => ("switch", format!("held up: {note}"), None),
+        Happened::HeldUp(Some(note)) => ("switch", format!("stalled: {note}"), None),
         Happened::HandDrained(note) => ("drain", note.to_string(), None),
-        Happened::HeldUp(None) => ("switch", "no longer held up".to_owned(), None),
+        Happened::HeldUp(None) => ("switch", "no longer stalled".to_owned(), None),
         Happened::FlowsRemoved { family, count } => {
-            ("flows", format!("removed {count} {family} flows that led nowhere"), None)
+            ("flows", format!("removed {count} stale {family} conntrack entries"), None)
         }
         Happened::PassEnded { cost } => {
-            ("audit", "compared everything with what it should be".to_owned(), Some(*cost))
+            ("audit", "compared everything with the desired state".to_owned(), Some(*cost))
         }
         Happened::RoundEnded { oldest, backlog } => {
             let text = if *backlog == 0 {
                 "the kernel has all changes".to_owned()
             } else {
-                format!("the kernel has these changes; {} wait", counted(*backlog, "Service"))
+                format!("the kernel has these changes; {} pending", counted(*backlog, "Service"))
             };
             ("round", text, Some(*oldest))
         }

@@ -258,7 +258,7 @@ impl Asked {
             is_label(namespace) && is_label(name)
         });
         let wrong = || {
-            let text = format!("{pod:?} is no pod's name: say NAMESPACE/NAME");
+            let text = format!("{pod:?} is not a pod name: write NAMESPACE/NAME");
             FailureAnswer::new(Reason::BadRequest, text)
         };
         parts.map(Some).ok_or_else(wrong)

@@ -99,13 +99,14 @@ pub(super) fn router(desk: Arc<Desk>) -> Router {
         .route("/v1/connections", get(connections::answer))
         .route("/v1/top", get(top::answer))
         .fallback(|| async {
-            FailureAnswer::new(Reason::NotFound, "there is no such question in this version")
+            FailureAnswer::new(
+                Reason::NotFound,
+                "this version of kube-ipvs does not answer this \
+                                                  request",
+            )
         })
         .method_not_allowed_fallback(|| async {
-            FailureAnswer::new(
-                Reason::BadRequest,
-                "questions are asked with GET, orders given with POST",
-            )
+            FailureAnswer::new(Reason::BadRequest, "use GET to read, POST to change")
         })
         .layer(DefaultBodyLimit::max(LONGEST_BODY))
         .with_state(desk)
@@ -116,10 +117,7 @@ async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, FailureAnswer> {
     tokio::task::spawn_blocking(work).await.map_err(|error| {
-        FailureAnswer::new(
-            Reason::Unavailable,
-            format!("reading the kernel has met a bug: {error}"),
-        )
+        FailureAnswer::new(Reason::Unavailable, format!("reading the kernel hit a bug: {error}"))
     })
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::extract::State;
+use plan::mode::Mode;
 use serde::{Deserialize, Serialize};
 
 use super::question::JsonBody;
@@ -20,7 +21,7 @@ pub struct ModeOrder {
 pub struct ModeOrdered {
     /// Mode that the node serves in now.
     pub served: String,
-    /// Mode that it is to serve in until the program ends.
+    /// Mode that it is to serve in until kube-ipvs exits.
     pub ordered: String,
 }
 
@@ -38,9 +39,15 @@ pub(super) async fn order(
     desk.orders.try_send(wanted).map_err(|_| {
         FailureAnswer::new(
             Reason::Unavailable,
-            "another order is being carried out; ask again once `kube-ipvs status` shows its mode",
+            "another switch is in progress; try again once `kube-ipvs status` shows its mode",
         )
     })?;
     let served = desk.settings.mode.to_string();
     Ok(Answer::new(ModeOrdered { served, ordered: mode }))
+}
+
+/// Returns what sentences call a mode, by its name in an answer. Another version may have more modes.
+#[must_use]
+pub fn title(name: &str) -> String {
+    Mode::named(name).map_or_else(|| format!("mode {name}"), |mode| mode.title().to_owned())
 }

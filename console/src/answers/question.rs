@@ -26,10 +26,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Parameters<T> 
         let Query(parameters) = Query::try_from_uri(&parts.uri).map_err(|rejection| {
             let why = rejection.source().map_or_else(|| rejection.body_text(), ToString::to_string);
             let path = parts.uri.path();
-            FailureAnswer::new(
-                Reason::BadRequest,
-                format!("the parameters of {path} make no sense: {why}"),
-            )
+            FailureAnswer::new(Reason::BadRequest, format!("invalid parameters of {path}: {why}"))
         })?;
         Ok(Self(parameters))
     }
@@ -42,14 +39,14 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
         let path = request.uri().path().to_owned();
         let body = Bytes::from_request(request, state).await.map_err(|rejection| {
             let why = if rejection.into_response().status() == StatusCode::PAYLOAD_TOO_LARGE {
-                format!("it has more than {} KiB, the most that is taken", LONGEST_BODY >> 10)
+                format!("it exceeds {} KiB", LONGEST_BODY >> 10)
             } else {
-                "it ended too early".to_owned()
+                "it is cut off".to_owned()
             };
             FailureAnswer::new(Reason::BadRequest, format!("the request to {path}: {why}"))
         })?;
         let content = serde_json::from_slice(&body).map_err(|error| {
-            let message = format!("the request to {path} makes no sense: {error}");
+            let message = format!("invalid request to {path}: {error}");
             FailureAnswer::new(Reason::BadRequest, message)
         })?;
         Ok(Self(content))
@@ -92,9 +89,9 @@ mod tests {
         assert_eq!(said("GET", "/some?limit=3", Vec::new()).await, taken);
         assert_eq!(said("POST", "/some", b"{\"limit\": 3}".to_vec()).await, taken);
         for (method, uri, body, words) in [
-            ("GET", "/some?limit=many", "", "the parameters of /some make no sense: "),
+            ("GET", "/some?limit=many", "", "invalid parameters of /some: "),
             ("GET", "/some", "", "missing field `limit`"),
-            ("POST", "/some", "limit: 3", "the request to /some makes no sense: "),
+            ("POST", "/some", "limit: 3", "invalid request to /some: "),
         ] {
             let (status, said) = said(method, uri, body.as_bytes().to_vec()).await;
             assert_eq!(status, StatusCode::BAD_REQUEST, "{said}");
@@ -110,6 +107,6 @@ mod tests {
         body.push(b' ');
         let (status, said) = said("POST", "/some", body).await;
         assert_eq!(status, StatusCode::BAD_REQUEST);
-        assert!(said.contains("more than 64 KiB"), "{said}");
+        assert!(said.contains("exceeds 64 KiB"), "{said}");
     }
 }

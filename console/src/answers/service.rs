@@ -51,7 +51,7 @@ pub struct ServiceState {
     pub external_traffic_policy: String,
     /// Number of seconds for which a client's address stays with its endpoint.
     pub affinity_seconds: Option<u32>,
-    /// Networks whose clients may use the load balancer's addresses; empty: all.
+    /// Networks whose clients may use the load balancer IPs; empty: all.
     pub source_ranges: Vec<String>,
     /// Answer to a load balancer's health checks.
     pub health_check: Option<HealthCheckState>,
@@ -217,9 +217,9 @@ pub async fn service(desk: &Desk, name: &ServiceName) -> Result<ServiceState, Fa
 }
 
 /// Reason for which rates and totals do not change.
-const STAND_STILL: &str = "rates and totals of connections, packets and bytes stand still, because IPVS's \
-                           estimators are off (net.ipv4.vs.run_estimation, docs/estimators.md); \
-                           numbers of active and inactive connections are right";
+const STAND_STILL: &str = "rates and totals of connections, packets and bytes do not advance, \
+                           because IPVS estimators are off (net.ipv4.vs.run_estimation); the \
+                           numbers of active and inactive connections are correct";
 
 fn ask(view: &View<'_>, name: &ServiceName) -> Option<(ExplainedService, Draining)> {
     let explained = view.planner.explain_service(name)?;

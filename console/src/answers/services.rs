@@ -175,7 +175,7 @@ async fn count(
 
 /// Returns the reason for which a mode has no counters, in words.
 pub(super) fn no_counters(mode: Mode) -> String {
-    format!("mode {mode} counts no connections of Services: only IPVS does")
+    format!("{} counts no connections of Services: only IPVS does", mode.title())
 }
 
 /// Reads a Service's name as it is asked for: `NAMESPACE/NAME`.
@@ -185,7 +185,7 @@ pub fn name(text: &str) -> Result<ServiceName, FailureAnswer> {
             Ok(ServiceName::new(namespace, name))
         }
         _ => {
-            let message = format!("{text:?} is no name of a Service: write NAMESPACE/NAME");
+            let message = format!("{text:?} is not a Service name: write NAMESPACE/NAME");
             Err(FailureAnswer::new(Reason::BadRequest, message))
         }
     }
@@ -223,14 +223,14 @@ pub fn no_such_service(wanted: &str, names: &[String]) -> FailureAnswer {
     offered.truncate(3);
     let advice = if offered.is_empty() {
         format!(
-            "this node knows {} Services (headless ones and those left to other proxies are not \
-             among them): kube-ipvs services -A lists them",
+            "this node has {} Services (without headless ones and those of other proxies): \
+             kube-ipvs services -A lists them",
             names.len()
         )
     } else {
         format!("nearest: {}", offered.join(", "))
     };
-    FailureAnswer::new(Reason::NotFound, format!("there is no Service {wanted}; {advice}"))
+    FailureAnswer::new(Reason::NotFound, format!("no Service {wanted}; {advice}"))
 }
 
 impl ServiceRow {
@@ -321,11 +321,11 @@ mod tests {
     #[test]
     fn an_unknown_service_is_answered_with_the_same_name_elsewhere_and_the_nearest() {
         let said = no_such_service("shop/web", &names()).message;
-        assert!(said.starts_with("there is no Service shop/web; nearest: default/web"), "{said}");
+        assert!(said.starts_with("no Service shop/web; nearest: default/web"), "{said}");
         let said = no_such_service("shop/crat", &names()).message;
         assert!(said.ends_with("nearest: shop/cart, shop/card"), "{said}");
         let said = no_such_service("x/zzzzzzzzzzzzzzzzzz", &names()).message;
-        assert!(said.contains("knows 4 Services"), "{said}");
+        assert!(said.contains("has 4 Services"), "{said}");
     }
 
     #[test]

@@ -55,7 +55,7 @@ impl Sets {
             text += &format!("# by {form}\ncreate {name} {creation}\n");
             entries.iter().for_each(|entry| text += &format!("add {name} {entry}\n"));
             if *unknown > 0 {
-                text += &format!("# {unknown} entries more, of another shape\n");
+                text += &format!("# {unknown} more entries, of an unknown type\n");
             }
         }
         text

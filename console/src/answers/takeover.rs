@@ -32,7 +32,7 @@ impl Takeover {
     #[must_use]
     pub fn new(mode: String, mut compared: Compared, mut notes: Vec<String>) -> Self {
         let failing = compared.unread.iter();
-        notes.extend(failing.map(|error| format!("{error}; a takeover would fail there")));
+        notes.extend(failing.map(|error| format!("{error}; a takeover would fail here")));
         compared.differences.sort_by_key(|found| found.difference.op.phase());
         // A start sets sysctls first.
         let sysctls = describe_sysctls(&compared.sysctls)

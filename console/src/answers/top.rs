@@ -184,7 +184,7 @@ pub async fn answer(
     if !mode.uses(PartKind::VirtualServers) {
         return Err(FailureAnswer::new(
             Reason::Unavailable,
-            format!("mode {mode} has no counters of Services: IPVS keeps them, in mode ipvs"),
+            format!("{} has no counters of Services: only IPVS mode has them", mode.title()),
         ));
     }
     let mut kept = desk.readings.0.lock().await;

@@ -168,7 +168,7 @@ pub enum End {
     Delivered,
     /// It is routed on as it is.
     PassedOn,
-    /// The client is refused at once.
+    /// The client is rejected.
     Refused,
     /// It vanishes.
     Dropped,
@@ -237,7 +237,7 @@ pub async fn answer(
     let mut planned = followed.trace.map_err(|error| {
         FailureAnswer::new(
             Reason::Unavailable,
-            format!("{error}. Please report this: a rule of kube-ipvs is not known to its trace"),
+            format!("{error}. Please report this: the trace does not know a rule of kube-ipvs"),
         )
     })?;
     notes.extend(followed.notes);
@@ -297,7 +297,7 @@ fn protocol_named(name: &str) -> Result<Protocol, FailureAnswer> {
     named.ok_or_else(|| {
         FailureAnswer::new(
             Reason::BadRequest,
-            format!("{name} is no protocol that Services have: there are tcp, udp and sctp"),
+            format!("{name} is not a protocol of Services: use tcp, udp or sctp"),
         )
     })
 }
@@ -314,8 +314,8 @@ fn follow(
         FailureAnswer::new(
             Reason::Unavailable,
             format!(
-                "this node's own {family} address is not known yet: its Node object has none; give the \
-                 address instead of `node`"
+                "this node's {family} address is not known yet: its Node object has none; write \
+                 the address instead of `node`"
             ),
         )
     })?;
@@ -332,16 +332,16 @@ fn follow(
 fn notes(view: &View<'_>, trace: &Planned) -> Vec<String> {
     let mut notes = Vec::new();
     if !view.status.in_sync_once {
-        notes.push("the kernel is not in sync yet: this is what it will have".to_owned());
+        notes.push("the kernel is not in sync yet: this trace shows the planned state".to_owned());
     }
     if let Some(age) = view.waiting {
         notes.push(format!(
-            "changes wait to be planned, the oldest for {age:.1?}: this is the plan before them"
+            "changes are pending, the oldest for {age:.1?}: this trace is without them"
         ));
     }
     if view.status.has_pending_prerequisite {
         notes.push(
-            "the kernel refused a set, rules, a route or the interface, which is retried: `kube-ipvs \
+            "writing a set, rules, a route or the interface failed and is retried: `kube-ipvs \
              status` names it"
                 .to_owned(),
         );
@@ -355,7 +355,7 @@ fn notes(view: &View<'_>, trace: &Planned) -> Vec<String> {
     }
     let texts = refused
         .into_iter()
-        .map(|(op, refusal)| format!("the kernel refused to {op}, which is retried: {refusal}"));
+        .map(|(op, refusal)| format!("failed to {op}, which is retried: {refusal}"));
     notes.extend(texts);
     notes
 }

@@ -54,8 +54,9 @@ impl Tracked {
         .await?;
         let counts = counts.map_err(|error| {
             let message = format!(
-                "cannot count the connections on the fast path: connection tracking: {error}; kube-ipvs needs the \
-                 kernel module nf_conntrack_netlink and CAP_NET_ADMIN in the host's network"
+                "cannot count the connections on the fast path: conntrack: {error}; kube-ipvs \
+                 needs the kernel module nf_conntrack_netlink and CAP_NET_ADMIN in the host's \
+                 network namespace"
             );
             FailureAnswer::new(Reason::Unavailable, message)
         })?;

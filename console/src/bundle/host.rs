@@ -131,7 +131,7 @@ fn read(path: &Path) -> Result<String, String> {
     let length = fs::metadata(path).map_err(failed)?.len();
     if length > LONGEST {
         return Err(format!(
-            "{}: it has {length} bytes, and {LONGEST} at most are read",
+            "{}: it has {length} bytes, and the limit is {LONGEST}",
             path.display()
         ));
     }

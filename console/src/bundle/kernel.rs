@@ -104,7 +104,7 @@ fn ipset() -> Result<String, ipset::Error> {
             let _ = writeln!(text, "add {name} {}", listed.entry);
         }
         if set.undecoded > 0 {
-            let _ = writeln!(text, "# {} entries more, of another shape", set.undecoded);
+            let _ = writeln!(text, "# {} more entries, of an unknown type", set.undecoded);
         }
     }
     Ok(text)
@@ -125,7 +125,7 @@ fn addresses() -> Result<String, netlink::Error> {
         );
     }
     for route in Routes::open()?.ours()?.all {
-        let _ = writeln!(text, "local route of ours: {route}");
+        let _ = writeln!(text, "local route of kube-ipvs: {route}");
     }
     Ok(text)
 }

@@ -59,7 +59,7 @@ impl Bundle {
                     let end = end.unwrap_or_default();
                     let left_out = text.len() - end;
                     text.truncate(end);
-                    text += &format!("\n… {left_out} bytes more are left out\n");
+                    text += &format!("\n… {left_out} more bytes are left out\n");
                 }
                 self.files.push(BundledFile { name: name.to_owned(), text });
             }

@@ -53,7 +53,7 @@ fn the_file_is_for_its_owner_alone_and_a_long_text_is_cut() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     let files = unpacked(&fs::read(&path).unwrap());
     let long = &files["x/long.txt"];
-    assert_eq!(long, "ääää\n… 10 bytes more are left out\n");
+    assert_eq!(long, "ääää\n… 10 more bytes are left out\n");
     let nowhere = folder.path().join("no/such/folder.tar.gz");
     assert!(bundle.write_file(&nowhere, "x").is_err());
 }

@@ -26,7 +26,8 @@ const VARIABLE: &str = "KUBE_IPVS_COMPLETE";
 
 /// Prints a script that has a shell complete commands, options, Services, namespaces and endpoints
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
-#[command(after_help = "Examples:\n  source <(kube-ipvs completion bash)\n  \
+#[command(after_help = "Examples:\n  \
+    source <(kube-ipvs completion bash)\n  \
     kube-ipvs completion fish > ~/.config/fish/completions/kube-ipvs.fish")]
 pub struct Arguments {
     /// The shell
@@ -73,7 +74,7 @@ pub(super) fn to_drain(begun: &OsStr) -> Vec<CompletionCandidate> {
     candidates(endpoints, begun)
 }
 
-/// Returns the endpoints that are drained by hand and begin like this.
+/// Returns the endpoints that are drained manually and begin like this.
 pub(super) fn drained(begun: &OsStr) -> Vec<CompletionCandidate> {
     let asked = client().and_then(|it| it.get("/v1/drains", &[]));
     let endpoints = asked.map(|Drains { drains }| {
@@ -136,7 +137,7 @@ fn service_before(begun: &OsStr, words: impl Iterator<Item = OsString>) -> Optio
 }
 
 fn script(shell: Shell) -> Result<String, Failure> {
-    let unknown = || Failure::Asked("there are no completions for this shell".to_owned());
+    let unknown = || Failure::Asked("no completions for this shell".to_owned());
     let name = match shell {
         Shell::Bash => "bash",
         Shell::Zsh => "zsh",

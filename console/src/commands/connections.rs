@@ -27,19 +27,19 @@ pub(super) const COLUMNS: [Column<Connection>; 10] = [
     ("EXPIRES IN", |it| or_dash(it.expires().map(|seconds| duration(f64::from(seconds))))),
 ];
 
-/// Shows who is connected to what, with the state, from IPVS and connection tracking
+/// Lists connections to Services with their state, from IPVS and conntrack
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 #[command(after_help = "Examples:\n  \
     kube-ipvs connections kube-system/kube-dns\n  \
     kube-ipvs connections --limit 50 -o json\n\n\
-    SEEN AS is the source that the endpoint sees: the client, or this node, port by port. PATH is what carries \
-    the packets: ipvs, conntrack or offload, the flow table (docs/fast-path.md). AGE is known \
-    where the kernel notes it: sysctl net.netfilter.nf_conntrack_timestamp=1.")]
+    SEEN AS is the source that the endpoint sees: the client, or an address of this node. PATH is \
+    what carries the packets: ipvs, conntrack or offload (the flow table). AGE needs \
+    net.netfilter.nf_conntrack_timestamp=1.")]
 pub struct Arguments {
-    /// Limits the list to this Service; without a namespace, one in the namespace default
+    /// Lists connections of this Service only; without a namespace, in the namespace default
     #[arg(value_name = "NAMESPACE/NAME", add = ArgValueCompleter::new(completion::services))]
     service: Option<String>,
-    /// At most so many
+    /// Most connections to list
     #[arg(long, default_value_t = DEFAULT_LIMIT, value_name = "NUMBER")]
     limit: usize,
 }

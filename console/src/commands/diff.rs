@@ -16,18 +16,21 @@ use crate::table::{Column, Table};
 use config::Configuration;
 use syntax::counted::counted;
 
-/// Compares the kernel with the plan: what is missing, foreign or different, and who asks for it
+/// Compares the kernel with the desired state: missing, unowned and different objects, and the
+/// Service of each
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 #[command(after_help = "Example: kube-ipvs diff && echo whole\n\n\
-    Prints nothing, and the exit code is 0, if the kernel is as planned; the exit code is 1 if it is \
-    not, and 5 if kube-ipvs knows of all differences: it writes or retries them. What only drains is no difference.\n\n\
-    Without a running kube-ipvs, with the flags that it is started with: kube-ipvs diff -- \
-    --config=/etc/kube-ipvs/config.conf\n\nExample before a takeover, with the configuration of the running kube-proxy: kube-ipvs diff --with kube-proxy")]
+    Exit code: 0, without output, if the kernel has the desired state; 1 if it differs; 5 if all \
+    differences are pending or retried. Draining endpoints do not count as a difference.\n\n\
+    Without a running kube-ipvs, pass its flags: kube-ipvs diff -- \
+    --config=/etc/kube-ipvs/config.conf\n\n\
+    Example before a takeover, with the configuration of the running kube-proxy: kube-ipvs diff \
+    --with kube-proxy")]
 pub struct Arguments {
-    /// Shows endpoints that drain, too: they end by themselves
+    /// Lists draining endpoints, too
     #[arg(short, long)]
     all: bool,
-    /// Shows what a takeover from this program would change, without a running kube-ipvs
+    /// Dry run of a takeover from this proxy, without a running kube-ipvs
     #[arg(long, value_enum, value_name = "PROGRAM", conflicts_with = "all")]
     with: Option<With>,
     #[command(flatten)]
@@ -83,8 +86,8 @@ fn of_running_proxy() -> Result<Configuration, Failure> {
     let running = process::find_named(process::PROC.as_ref(), "kube-proxy");
     let running = running.map_err(|error| {
         Failure::Asked(format!(
-            "there is no configuration to compare with: {error}. Name it: kube-ipvs diff --with kube-proxy -- \
-             --config=FILE"
+            "no configuration to compare with: {error}. Name its file: kube-ipvs diff --with \
+             kube-proxy -- --config=FILE"
         ))
     })?;
     running.configuration().map_err(|error| Failure::Asked(format!("{error:#}")))
@@ -121,9 +124,8 @@ fn text(diff: &Diff, all: bool) -> String {
         text += &format!("{}: {objects}\n", bad("not compared"));
     }
     if diff.waiting > 0 && !text.is_empty() {
-        let (services, verb) =
-            (counted(diff.waiting, "Service"), if diff.waiting == 1 { "waits" } else { "wait" });
-        text += &format!("{services} {verb} to be planned; the plan is without them\n");
+        let services = counted(diff.waiting, "Service");
+        text += &format!("not planned yet, and not compared: {services}\n");
     }
     text
 }
@@ -229,7 +231,7 @@ mod tests {
              pending, written or retried by kube-ipvs: 1 difference; drift: 1 difference\n\
              not compared: cannot read virtual server TCP 10.96.0.1:443: no\n\
              not compared: 41 more objects\n\
-             2 Services wait to be planned; the plan is without them\n"
+             not planned yet, and not compared: 2 Services\n"
         );
         let json = serde_json::to_value(&diff.differences[1]).unwrap();
         assert_eq!(json["state"], "pending");

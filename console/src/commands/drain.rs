@@ -13,38 +13,37 @@ use crate::outcome::{Failure, Verdict};
 use crate::output::{bad, duration, good, notable, table};
 use syntax::duration::GoDuration;
 
-/// Takes an endpoint out on this node for a while: it gets no new connections, and keeps those that it
-/// has
+/// Drains an endpoint on this node for a while: it gets no new connections and keeps existing ones
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 #[command(after_help = "Examples:\n  \
     kube-ipvs drain 10.244.1.5:8080             ten minutes\n  \
     kube-ipvs drain 10.244.1.5 --for 1h         all its ports\n  \
     kube-ipvs drain shop/cart 10.244.1.5:8080   for clients of this Service alone\n  \
-    kube-ipvs drain                             what is drained now\n\n\
-    It comes back by itself, at the latest when kube-ipvs is started again or switches to another mode. \
-    Other nodes go on using it. The exit code is 1 if it is refused because clients would be left \
-    without an endpoint, and 4 if no Service has the endpoint.")]
+    kube-ipvs drain                             list the current drains\n\n\
+    The drain ends by itself, at the latest when kube-ipvs restarts or switches to another mode. \
+    Other nodes keep using the endpoint. Exit code: 1 if clients would be left without an endpoint \
+    (see --force), 4 if no Service has the endpoint.")]
 pub struct DrainArguments {
-    /// Service to limit it to, and the endpoint: an address, with a port or with all
+    /// Service to limit the drain to, and the endpoint: an address, with one port or all
     #[arg(value_name = "[NS/NAME] ENDPOINT", num_args = 0..=2, add = ArgValueCompleter::new(completion::to_drain))]
     words: Vec<String>,
-    /// Time after which it comes back, at most 24h
+    /// Duration of the drain, at most 24h
     #[arg(long = "for", value_name = "DURATION", default_value = "10m", value_parser = time)]
     time: Duration,
-    /// Drain it even if clients get no endpoint any more
+    /// Drains the endpoint even if clients are left without one
     #[arg(long)]
     force: bool,
 }
 
-/// Ends what drain has begun
+/// Ends a drain
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 #[command(after_help = "Examples:\n  \
     kube-ipvs undrain 10.244.1.5:8080\n  \
     kube-ipvs undrain 10.244.1.5    all drains of this address\n  \
     kube-ipvs undrain --all\n\n\
-    The exit code is 4 if the endpoint is not drained.")]
+    Exit code: 4 if the endpoint is not drained.")]
 pub struct UndrainArguments {
-    /// Service that it is limited to, and the endpoint
+    /// Service that the drain is limited to, and the endpoint
     #[arg(
         value_name = "[NS/NAME] ENDPOINT",
         num_args = 1..=2,
@@ -52,7 +51,7 @@ pub struct UndrainArguments {
         add = ArgValueCompleter::new(completion::drained),
     )]
     words: Vec<String>,
-    /// Everything that is drained by hand
+    /// All drains
     #[arg(long, conflicts_with = "words")]
     all: bool,
 }
@@ -98,7 +97,7 @@ fn target(words: &[String]) -> Result<Target, Failure> {
         _ => return Err(Failure::Asked("name one endpoint".to_owned())),
     };
     if let Some(service) = service.filter(|service| !service.contains('/')) {
-        let message = format!("{service} is no Service: name it as NAMESPACE/NAME");
+        let message = format!("{service} is not a Service name: write NAMESPACE/NAME");
         return Err(Failure::Asked(message));
     }
     let (address, port) = match endpoint.parse::<SocketAddr>() {
@@ -108,21 +107,22 @@ fn target(words: &[String]) -> Result<Target, Failure> {
             let address = bare.unwrap_or(endpoint).parse::<IpAddr>();
             let address = address.map_err(|_| {
                 Failure::Asked(format!(
-                    "{endpoint} is no endpoint: name an address, or an address and a port, such as \
-                     10.244.1.5:8080 or [fd00::5]:8080"
+                    "{endpoint} is not an endpoint: write an address, or an address and a port, \
+                     such as 10.244.1.5:8080 or [fd00::5]:8080"
                 ))
             })?;
             (address, None)
         }
     };
-    let port = port
-        .map(|port| NonZeroU16::new(port).ok_or_else(|| Failure::Asked("0 is no port".to_owned())));
+    let port = port.map(|port| {
+        NonZeroU16::new(port).ok_or_else(|| Failure::Asked("0 is not a port".to_owned()))
+    });
     Ok(Target { address, port: port.transpose()?, service: service.cloned() })
 }
 
 fn list(answer: &Drains) -> String {
     if answer.drains.is_empty() {
-        return "nothing is drained by hand on this node\n".to_owned();
+        return "nothing is drained manually on this node\n".to_owned();
     }
     let rows = answer.drains.iter().map(|drain| {
         let Target { address, port, service } = &drain.target;
@@ -145,14 +145,14 @@ fn drained_text(answer: &Drained) -> String {
             answer.endpoints
         ),
         false => format!(
-            "{}: {} is the last endpoint for clients of this node; --force drains it all the same\n\n",
+            "{}: {} is the last endpoint for clients of this node; drain it with --force\n\n",
             bad("refused"),
             answer.endpoints
         ),
     };
     let rows = answer.services.iter().map(|it| {
         let used = match it.endpoints.is_empty() {
-            true => "none of its endpoints here: this node uses others".to_owned(),
+            true => "no endpoint of it on this node".to_owned(),
             false => it.endpoints.join(", "),
         };
         let without = match it.left_without.is_empty() {
@@ -167,7 +167,7 @@ fn drained_text(answer: &Drained) -> String {
 
 fn undrained_text(answer: &Undrained) -> String {
     if answer.ended.is_empty() {
-        return "nothing was drained by hand on this node\n".to_owned();
+        return "nothing was drained manually on this node\n".to_owned();
     }
     answer.ended.iter().map(|it| format!("{}: {it}\n", good("no longer drained"))).collect()
 }
@@ -225,9 +225,9 @@ mod tests {
         assert_eq!(
             plain(&drained_text(&answer)),
             "drained: 10.244.1.5 (all ports) gets no new connections from this node for 10m0s\n\n\
-             SERVICE     ENDPOINTS                                           PORTS LEFT WITHOUT\n\
-             shop/cart   TCP 10.244.1.5:8080                                 -\n\
-             shop/far    none of its endpoints here: this node uses others   -\n"
+             SERVICE     ENDPOINTS                        PORTS LEFT WITHOUT\n\
+             shop/cart   TCP 10.244.1.5:8080              -\n\
+             shop/far    no endpoint of it on this node   -\n"
         );
         answer.is_drained = false;
         answer.services = vec![service("shop/cart", &["TCP 10.244.1.5:8080"], &["TCP 80"])];
@@ -243,7 +243,7 @@ mod tests {
         );
         assert_eq!(
             list(&Drains { drains: Vec::new() }),
-            "nothing is drained by hand on this node\n"
+            "nothing is drained manually on this node\n"
         );
     }
 }

@@ -28,21 +28,20 @@ struct Seen {
     last: u64,
 }
 
-/// Shows what was done lately: changes of the API, what was written, how long it took, drift
+/// Lists recent events: changes of API objects, batches written and their duration, drift
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 #[command(after_help = "Example: kube-ipvs events --limit 50 --errors")]
 pub struct Arguments {
-    /// At most so many: the newest
+    /// Most events to list: the newest
     #[arg(long, default_value_t = 200, value_name = "NUMBER")]
     limit: usize,
-    /// Only what went wrong
+    /// Lists errors only
     #[arg(long)]
     errors: bool,
-    /// Only what is about this Service: its changes, and what was written for it
+    /// Lists only events of this Service: its changes, and operations for it
     #[arg(long, value_name = "NAMESPACE/NAME", add = ArgValueCompleter::new(completion::services))]
     service: Option<String>,
-    /// Goes on with what happens next, also when the program goes to another mode or is started again,
-    /// until it is interrupted
+    /// Follows new events until interrupted, also across restarts and switches of mode
     #[arg(short, long)]
     follow: bool,
 }
@@ -74,7 +73,7 @@ pub(super) fn run(arguments: &Arguments, session: &mut Session) -> Result<Verdic
             {
                 if n_failures == 0 {
                     let reason = harmless(&reason);
-                    anstream::eprintln!("waits for kube-ipvs to answer again: {reason}");
+                    anstream::eprintln!("waiting for kube-ipvs to answer again: {reason}");
                 }
                 n_failures += 1;
                 if let Ok(found) = session.client() {

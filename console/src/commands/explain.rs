@@ -17,34 +17,37 @@ use crate::answers::explain::{
     Asked, AskingPod, ClientExplanation, ClientPlace, Explanation, FrontendExplanation, Outcome,
     Reached, Rule, Seen, Unused,
 };
+use crate::answers::mode;
 use crate::answers::service::FrontendKind;
 use crate::outcome::{Failure, Verdict};
 use crate::output::{bad, duration, good, heading, notable};
 use syntax::counted::counted;
 
-/// Says in sentences who gets which endpoints of a Service, and why
+/// Explains which clients get which endpoints of a Service, and why
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
-#[command(after_help = "Examples:\n  kube-ipvs explain shop/cart:80\n  \
+#[command(after_help = "Examples:\n  \
+    kube-ipvs explain shop/cart:80\n  \
     kube-ipvs explain shop/cart --from 10.244.1.7\n  \
     kube-ipvs explain shop/cart --from pod web-5d4f\n  \
     kube-ipvs explain shop/cart --manifests ./deploy --node worker-1\n\n\
-    Clients are examples unless --from names an address: packets are followed through the plan, and \
-    none is sent. The exit code is 1 if any of the clients reaches no endpoint.")]
+    Clients are examples unless --from names an address. Packets are followed through the desired \
+    state; none is sent. Exit code: 1 if one of the clients reaches no endpoint.")]
 pub struct Arguments {
-    /// The Service, and a port of it by number or name; without a namespace, in the namespace default
+    /// Service, and one of its ports by number or name; without a namespace, in the namespace
+    /// default
     #[arg(value_name = "NAMESPACE/NAME[:PORT]", add = ArgValueCompleter::new(completion::services))]
     service: Option<String>,
-    /// One kind of client: pod (of this node), node, outside, or the address of a client; or a certain pod,
-    /// by its name in the Service's namespace or with one of its own
+    /// Client: pod (of this node), node, outside, or an address; or one pod, by its name with or
+    /// without a namespace
     #[arg(long, value_names = ["CLIENT", "POD"], num_args = 1..=2)]
     from: Vec<String>,
-    /// Explains what these manifests would be on a node, without asking the program
+    /// Explains these manifests, without a running kube-ipvs
     #[arg(long, value_name = "FOLDER")]
     manifests: Option<PathBuf>,
-    /// With --manifests: name of the node; this host's if not given
+    /// With --manifests: name of the node (default: this host's name)
     #[arg(long, value_name = "NAME", requires = "manifests")]
     node: Option<String>,
-    /// With --manifests: configuration of the program
+    /// With --manifests: configuration of kube-ipvs
     #[arg(long, value_name = "FILE", requires = "manifests")]
     config: Option<PathBuf>,
 }
@@ -80,11 +83,11 @@ impl Arguments {
             (Some(service), []) => (service, None, None),
             (Some(service), [from]) => (service, Some(from), None),
             (Some(_), [from, name, ..]) => {
-                let text = format!("--from {from} takes no name, such as {name}: only pod does");
+                let text = format!("--from {from} takes no name such as {name}: only pod does");
                 return Err(Failure::Asked(text));
             }
             (None, _) => {
-                let text = "which Service? kube-ipvs explain NAMESPACE/NAME[:PORT]";
+                let text = "name a Service: kube-ipvs explain NAMESPACE/NAME[:PORT]";
                 return Err(Failure::Asked(text.to_owned()));
             }
         };
@@ -122,14 +125,15 @@ fn is_served(explanation: &Explanation) -> bool {
 fn text(explanation: &Explanation) -> String {
     let Explanation { namespace, name, service_type, mode, node, .. } = explanation;
     let mut text = format!(
-        "{}, {service_type}, on node {node} in mode {mode}\n",
-        heading(format!("{namespace}/{name}"))
+        "{}, {service_type}, on node {node} in {}\n",
+        heading(format!("{namespace}/{name}")),
+        mode::title(mode)
     );
     if let Some(pod) = &explanation.pod {
         text += &pod_text(pod);
     }
     if explanation.is_waiting {
-        text += &notable("A change of it is not written yet: packets go by the plan before it.\n");
+        text += &notable("A change of it is pending: packets follow the state before it.\n");
     }
     for warning in &explanation.warnings {
         text += &format!("{} {warning}\n", bad("Warning:"));
@@ -157,7 +161,8 @@ fn pod_text(pod: &AskingPod) -> String {
     match &pod.node {
         Some(_) if pod.is_here => format!("{text}, on this node.\n"),
         Some(node) => format!(
-            "{text}, {}: ask there. This is about packets that it sends to this node.\n",
+            "{text}, {}: run the command there. This answer is about packets that the pod sends to \
+             this node.\n",
             notable(format!("on node {node}"))
         ),
         None => format!("{text}; its node is not known.\n"),
@@ -180,7 +185,7 @@ fn frontend_text(frontend: &FrontendExplanation) -> String {
     text += "\n";
     let mut sentence = |sentence: String| text += &format!("  {sentence}\n");
     if let Some(other) = &frontend.taken_by {
-        sentence(bad(format!("Service {other} has it: nobody reaches this Service by it.")));
+        sentence(bad(format!("Service {other} has it: no client reaches this Service at it.")));
         return text;
     }
     sentence(policy_sentence(frontend));
@@ -190,7 +195,7 @@ fn frontend_text(frontend: &FrontendExplanation) -> String {
     }
     if !frontend.source_ranges.is_empty() {
         let ranges = frontend.source_ranges.join(", ");
-        sentence(format!("Source ranges: only clients in {ranges} may use it."));
+        sentence(format!("Source ranges: only clients in {ranges} are allowed."));
     }
     for client in &frontend.clients {
         client_sentences(client).into_iter().for_each(&mut sentence);
@@ -199,13 +204,11 @@ fn frontend_text(frontend: &FrontendExplanation) -> String {
     unused.for_each(&mut sentence);
     if frontend.more_unused > 0 {
         let endpoints = counted(frontend.more_unused, "more endpoint");
-        sentence(format!("Without the reasons of {endpoints} that no client gets."));
+        sentence(format!("Not explained: {endpoints} that no client gets."));
     }
     if frontend.more_endpoints > 0 {
         let endpoints = counted(frontend.more_endpoints, "more endpoint");
-        sentence(notable(format!(
-            "Without {endpoints}: the Service has too many to look at each."
-        )));
+        sentence(notable(format!("Not explained: {endpoints} (the Service has too many).")));
     }
     text
 }
@@ -292,14 +295,15 @@ fn outcome_text(outcome: &Outcome) -> String {
             format!("{endpoints}{led}{seen}.")
         }
         Reached::Unanswered => format!(
-            "{}, whose answer goes past this node, and is {}: a pod of another node asks that node.",
+            "{}, whose answer goes directly to the client, which drops it: {}. A pod of another \
+             node uses its own node's proxy.",
             endpoints_text(outcome),
             bad("lost")
         ),
-        Reached::Refused(by) => format!("is {} ({by}).", bad("refused at once")),
+        Reached::Refused(by) => format!("is {} ({by}).", bad("rejected")),
         Reached::Dropped => format!("is {}: its packets are dropped.", bad("not answered")),
         Reached::Node => bad("reaches a process of the node, not the Service."),
-        Reached::PassedOn => bad("is routed on: this node has no part in it."),
+        Reached::PassedOn => bad("is routed on unchanged by this node."),
     }
 }
 

@@ -34,7 +34,7 @@ use config::cli::SwitchArguments;
 #[derive(Debug, Clone, PartialEq, Eq, Parser)]
 #[command(
     name = "kube-ipvs",
-    about = "Asks the running kube-ipvs of this network namespace.",
+    about = "Queries the running kube-ipvs of this network namespace.",
     disable_help_subcommand = true
 )]
 pub struct CommandLine {
@@ -51,7 +51,7 @@ pub struct Options {
     /// Format of the output
     #[arg(short, long, global = true, value_enum, default_value_t, value_name = "FORMAT")]
     output: Format,
-    /// Socket of the program, instead of the one that its configuration names
+    /// Socket of kube-ipvs (default: the one of its configuration)
     #[arg(long, global = true, value_name = "PATH")]
     socket: Option<PathBuf>,
     /// When to use colours
@@ -139,13 +139,12 @@ pub fn overview() -> String {
     let switch = SwitchArguments::command().name("switch");
     let commands: Vec<&clap::Command> = console.get_subcommands().chain([&switch]).collect();
     let width = commands.iter().map(|it| it.get_name().len()).max().unwrap_or_default();
-    let mut text =
-        "Commands, which ask a running kube-ipvs (kube-ipvs COMMAND --help):\n".to_owned();
+    let mut text = "Commands for a running kube-ipvs (kube-ipvs COMMAND --help):\n".to_owned();
     for command in commands {
         let about = command.get_about().map(ToString::to_string).unwrap_or_default();
         text += &format!("  {:width$}  {about}\n", command.get_name());
     }
-    text + "\nWithout a command it serves, with kube-proxy's flags:\n\n"
+    text + "\nWithout a command, kube-ipvs serves, with kube-proxy's flags:\n\n"
 }
 
 /// Says on stderr why a command could not be carried out, and returns its exit code.

@@ -15,15 +15,16 @@ use crate::table::{Column, Table};
 use crate::words::Effect;
 use syntax::counted::counted;
 
-/// Plans manifests on any machine: shows the operations on the kernel, and carries none out
+/// Dry run of manifests on any machine: lists the kernel operations, and writes nothing
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 #[command(
     after_help = "Example: kube-ipvs plan -f deploy/examples/ -- --hostname-override=node1\n\n\
-    It asks no running program and reads no kernel. The node's addresses are those of its Node, if that \
-    is among the manifests. The exit code is 1 if something of the manifests cannot be used."
+    Needs no running kube-ipvs, and does not read the kernel. The node's addresses are those of \
+    its Node object in the manifests. Exit code: 1 if a part of the manifests is invalid."
 )]
 pub struct Arguments {
-    /// Files and folders with Services, EndpointSlices and Nodes, YAML or JSON; - is the standard input
+    /// Files and directories with Services, EndpointSlices and Nodes, YAML or JSON; - is standard
+    /// input
     #[arg(short, long = "filename", value_name = "FILE", required = true, num_args = 1..)]
     files: Vec<PathBuf>,
     #[command(flatten)]
@@ -149,7 +150,8 @@ add      address 10.96.0.10 on kube-ipvs0                        -      there   
         let mut lines = text.lines();
         let warning = lines.next().unwrap();
         assert!(warning.starts_with("Warning: ") && warning.contains("b.yaml"), "{text}");
-        let note = "Note: no Node n1 is among the manifests: NodePorts are at no address; add its manifest";
+        let note =
+            "Note: no Node n1 is in the manifests: NodePorts have no address; add its manifest";
         assert_eq!(lines.next(), Some(note), "{text}");
         assert!(text.contains("KUBE-SVC-"), "{text}");
         assert_eq!(plain(&plan(&[("node.yaml", NODE)], &[])), "");

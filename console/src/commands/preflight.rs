@@ -4,25 +4,25 @@ use clap::Args;
 use plan::mode::Mode;
 
 use super::{Session, written};
-use crate::answers::Content;
+use crate::answers::{Content, mode};
 use crate::outcome::{Failure, Verdict};
 use crate::output::{bad, good, notable, table};
 use crate::process;
 use config::{Arguments as Flags, Configuration};
 use node::preflight::{self, Check, CheckState, Preflight};
 
-/// Checks whether this host can serve, and what would change if kube-ipvs took over from what runs now
+/// Checks the prerequisites of this host, and what a takeover from the current proxy would change
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 #[command(after_help = "Examples:\n  \
     kube-ipvs preflight\n  \
     kube-ipvs preflight --config /etc/kube-proxy/config.conf --mode iptables\n\n\
-    Works without the program, and needs the same privileges. It reads, and makes and removes what the \
-    program probes at its start; modules stay loaded. The exit code is 1 if a check has failed.")]
+    Needs no running kube-ipvs, but its privileges. Creates and removes the objects that kube-ipvs \
+    probes at startup; kernel modules stay loaded. Exit code: 1 if a check failed.")]
 pub struct Arguments {
-    /// Configuration file to check for, instead of the running program's, or else of the defaults
+    /// Configuration file to check (default: that of the running kube-ipvs, else the defaults)
     #[arg(long, value_name = "FILE")]
     config: Option<String>,
-    /// Mode to check for, instead of the configuration's
+    /// Mode to check (default: the configuration's)
     #[arg(long, value_name = "MODE", value_parser = config::cli::mode)]
     mode: Option<Mode>,
 }
@@ -50,7 +50,7 @@ impl Arguments {
             (None, Err(_)) => (Flags::default(), "defaults".to_owned()),
         };
         let unusable = |error: config::ConfigurationError| {
-            Failure::Asked(format!("the configuration ({place}) cannot be used: {error}"))
+            Failure::Asked(format!("invalid configuration ({place}): {error}"))
         };
         let configuration = Configuration::load(&flags).map_err(unusable)?;
         let configuration = match self.mode {
@@ -85,9 +85,9 @@ fn text(answer: &Preflight) -> String {
         false => bad("this host cannot serve"),
     };
     format!(
-        "{}\n{conclusion} in mode {} (configuration: {})\n",
+        "{}\n{conclusion} in {} (configuration: {})\n",
         table(&["STATE", "CHECK", "FOUND"], rows),
-        answer.mode,
+        mode::title(&answer.mode),
         answer.configuration
     )
 }
@@ -125,12 +125,12 @@ mod tests {
              ok        kernel             Linux 6.12\n\
              warning   idle connections   IPVS forgets\n\
              \x20                            → raise it\n\n\
-             this host can serve in mode ipvs (configuration: defaults)\n"
+             this host can serve in IPVS mode (configuration: defaults)\n"
         );
         answer.can_serve = false;
         assert!(
             plain(&answer)
-                .ends_with("this host cannot serve in mode ipvs (configuration: defaults)\n")
+                .ends_with("this host cannot serve in IPVS mode (configuration: defaults)\n")
         );
     }
 

@@ -8,20 +8,21 @@ use clap_complete::engine::ArgValueCompleter;
 use super::services::DEFAULT_NAMESPACE;
 use super::{Session, completion, written};
 use crate::answers::decision::{Hints, Use};
+use crate::answers::mode;
 use crate::answers::service::{EndpointState, FrontendKind, FrontendState, ServiceState, Traffic};
 use crate::outcome::{Failure, Verdict};
 use crate::output::{bad, duration, good, heading, notable, or_dash};
 use crate::table::{Column, Facts, Table};
 use syntax::counted::counted;
 
-/// Shows one Service: each frontend with its endpoints as the kernel has them, and why an endpoint
-/// is not used
+/// Shows a Service: its frontends with their endpoints in the kernel, and why an endpoint is not
+/// used
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 #[command(after_help = "Example: kube-ipvs service shop/cart\n\n\
-    The exit code is 1 if a frontend has no endpoint that is used, belongs to another Service or is not \
-    in the kernel, or if there are warnings.")]
+    Exit code: 1 if a frontend has no usable endpoint, belongs to another Service or is not in the \
+    kernel, or if there are warnings.")]
 pub struct Arguments {
-    /// The Service; without a namespace, in the namespace default
+    /// Service; without a namespace, in the namespace default
     #[arg(value_name = "NAMESPACE/NAME", add = ArgValueCompleter::new(completion::services))]
     service: String,
 }
@@ -63,7 +64,7 @@ fn text(state: &ServiceState) -> String {
 pub(crate) fn facts(state: &ServiceState) -> Facts {
     let mut facts = Facts::default();
     let ServiceState { namespace, name, service_type, mode, .. } = state;
-    facts.add("Service", [format!("{namespace}/{name}, {service_type}, in mode {mode}")]);
+    facts.add("Service", [format!("{namespace}/{name}, {service_type}, in {}", mode::title(mode))]);
     let (internal, external) = (&state.internal_traffic_policy, &state.external_traffic_policy);
     facts.add("Traffic policies", [format!("internal {internal}, external {external}")]);
     let affinity = state.affinity_seconds.map(|it| duration(f64::from(it)));
@@ -74,7 +75,7 @@ pub(crate) fn facts(state: &ServiceState) -> Facts {
         format!("port {}: {endpoints} on this node", check.port)
     });
     facts.add("Health check", check);
-    facts.add("Waiting", state.is_waiting.then(|| notable("a change of it is not written yet")));
+    facts.add("Pending", state.is_waiting.then(|| notable("a change of it is pending")));
     for warning in &state.warnings {
         facts.add("Warning", [bad(warning)]);
     }
@@ -91,7 +92,7 @@ pub(crate) fn more_frontends(state: &ServiceState) -> Option<String> {
 /// Returns lines about a frontend, the first of which names it.
 pub(crate) fn title(frontend: &FrontendState) -> String {
     let address = frontend.address.map_or_else(
-        || format!("node port {} at every address that serves node ports", frontend.port),
+        || format!("NodePort {} at every address that serves NodePorts", frontend.port),
         |address| SocketAddr::new(address, frontend.port).to_string(),
     );
     let kind = kind_text(frontend.kind, frontend.internal_frontend_of);
@@ -113,7 +114,7 @@ pub(crate) fn title(frontend: &FrontendState) -> String {
     match (&frontend.taken_by, frontend.is_in_kernel) {
         (Some(other), _) => text += &format!("\n{}", bad(format!("Service {other} has it"))),
         (None, Some(false)) if frontend.endpoints.iter().any(|it| it.used.is_used()) => {
-            text += &format!("\n{}", bad("the kernel has no virtual server for it"));
+            text += &format!("\n{}", bad("not in the kernel: no virtual server"));
         }
         _ => {}
     }
@@ -126,9 +127,9 @@ pub(crate) fn title(frontend: &FrontendState) -> String {
 /// Returns the kind of a frontend in words.
 pub(super) fn kind_text(kind: FrontendKind, internal_frontend_of: Option<SocketAddr>) -> String {
     let text = match kind {
-        FrontendKind::ClusterAddress => "cluster address",
-        FrontendKind::NodePort => "node port",
-        FrontendKind::LoadBalancer => "load balancer's address",
+        FrontendKind::ClusterAddress => "cluster IP",
+        FrontendKind::NodePort => "NodePort",
+        FrontendKind::LoadBalancer => "load balancer IP",
         FrontendKind::External => "external address",
     };
     match internal_frontend_of {
@@ -141,10 +142,10 @@ pub(super) fn kind_text(kind: FrontendKind, internal_frontend_of: Option<SocketA
 pub(super) const fn hints_text(hints: Hints) -> Option<&'static str> {
     match hints {
         Hints::None => None,
-        Hints::Node => Some("hints choose endpoints for this node"),
-        Hints::Zone => Some("hints choose endpoints for this zone"),
+        Hints::Node => Some("topology hints select endpoints for this node"),
+        Hints::Zone => Some("topology hints select endpoints for this zone"),
         Hints::NotFollowed => {
-            Some("hints are not followed (one is missing, or none is for this zone)")
+            Some("topology hints are ignored (one is missing, or none is for this zone)")
         }
     }
 }

@@ -18,13 +18,13 @@ pub(crate) const NAME: &str = "NAME";
 /// Lists Services with their addresses, ports, endpoints and connections on this node
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 #[command(after_help = "Example: kube-ipvs services -A\n\n\
-    READY counts endpoints that are ready, of all; USED those that this node sends clients to. \
-    ACTIVE are established connections (and for UDP all), INACTIVE those that begin or end.")]
+    READY: ready endpoints of all; USED: endpoints that this node sends clients to. ACTIVE: \
+    established connections (UDP: all); INACTIVE: connections that begin or end.")]
 pub struct Arguments {
-    /// Lists those of all namespaces
+    /// Lists Services of all namespaces
     #[arg(short = 'A', long, conflicts_with = "namespace")]
     all_namespaces: bool,
-    /// Lists those of this namespace
+    /// Lists Services of this namespace
     #[arg(
         short,
         long,
@@ -160,10 +160,10 @@ mod tests {
     fn connections_that_are_not_counted_are_no_zeros() {
         let mut services = mk_services();
         services.services[0].connections = None;
-        services.uncounted = Some("mode iptables counts none".to_owned());
+        services.uncounted = Some("iptables mode counts none".to_owned());
         let text = plain(&services, false);
         assert!(text.contains("2      -        -          -"), "{text}");
-        assert!(text.ends_with("mode iptables counts none\n"), "{text}");
+        assert!(text.ends_with("iptables mode counts none\n"), "{text}");
     }
 
     #[test]

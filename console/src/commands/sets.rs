@@ -7,14 +7,14 @@ use super::{Session, written};
 use crate::answers::sets::{NamedSet, Sets};
 use crate::outcome::{Failure, Verdict};
 
-/// Prints the sets of mode ipvs as `ipset save` does, from ipset or from nf_tables
+/// Prints the sets of IPVS mode in the format of `ipset save`, from ipset or nf_tables
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 #[command(after_help = "Examples:\n  \
     kube-ipvs sets\n  \
     kube-ipvs sets KUBE-CLUSTER-IP KUBE-NO-ENDPOINTS\n\n\
-    Works without the program, and needs CAP_NET_ADMIN. It reads, and changes nothing.")]
+    Needs no running kube-ipvs, but CAP_NET_ADMIN. Reads only.")]
 pub struct Arguments {
-    /// Names of sets; without one, all
+    /// Names of sets (default: all)
     #[arg(value_name = "NAME", value_parser = set)]
     names: Vec<SetId>,
 }
@@ -28,5 +28,5 @@ pub(super) fn run(arguments: &Arguments, session: &mut Session) -> Result<Verdic
 }
 
 fn set(name: &str) -> Result<SetId, String> {
-    SetId::by_name(name).ok_or_else(|| "mode ipvs has no set of this name".to_owned())
+    SetId::by_name(name).ok_or_else(|| "IPVS mode has no set of this name".to_owned())
 }

@@ -10,8 +10,8 @@ use config::Configuration;
 /// Flags that kube-ipvs would be started with.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct SourceArguments {
-    /// Flags that kube-ipvs would be started with, such as --config, --kubeconfig or --manifests: no
-    /// running program is asked
+    /// Flags of kube-ipvs, such as --config, --kubeconfig or --manifests, instead of asking a
+    /// running kube-ipvs
     #[arg(last = true, value_name = "FLAGS OF KUBE-IPVS")]
     flags: Vec<String>,
 }

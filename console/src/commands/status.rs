@@ -12,12 +12,13 @@ use crate::output::{bad, duration, good, notable};
 use crate::table::{Column, Facts, Table};
 use syntax::counted::counted;
 
-/// Shows one screen about the program and its node: mode, API, Services, what is pending and why
+/// Shows the state of kube-ipvs and its node: mode, API server, Services, pending and failed
+/// operations
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 #[command(after_help = "Example: kube-ipvs status\n\n\
-    The exit code is 1 while the node is not whole: the kernel is not in sync, changes wait, a write is retried, \
-    sysctls are wrong, the kernel cannot be read, a switch is held up, or changes do not arrive from the API server. \
-    The first lines say which.")]
+    Exit code: 1 if the kernel is not in sync, changes are pending, an operation is retried, \
+    sysctls are wrong, the kernel cannot be read, a switch is stalled, or changes do not arrive \
+    from the API server. The first lines name the reason.")]
 pub struct Arguments {}
 
 /// Columns of the sets, of refused writes and of errors.
@@ -78,7 +79,7 @@ pub(crate) fn facts(status: &Status) -> Facts {
             notable(format!("{}, the oldest for {age}", counted(number, "Service")))
         }
     };
-    facts.add("Waiting", [waiting]);
+    facts.add("Pending", [waiting]);
     facts.add("Kernel", [kernel_text(&status.kernel, input.waiting)]);
     facts.add("Drift", [drift_text(&status.kernel)]);
     facts.add("Sysctls", [sysctls_text(&status.kernel)]);
@@ -126,11 +127,11 @@ fn mode_text(status: &Status) -> String {
     }
     text += &format!(", {}", mode.families.join(" and "));
     if mode.is_held_up {
-        text += &format!(", {}", bad("rules of the former mode still lead connections"));
+        text += &format!(", {}", bad("rules of the former mode still handle connections"));
     }
     if let Some(number) = mode.left_by_ipvs.filter(|number| *number > 0) {
         let left =
-            format!("{} of mode ipvs still have connections", counted(number, "virtual server"));
+            format!("{} of IPVS mode still have connections", counted(number, "virtual server"));
         text += &format!(", {}", notable(left));
     }
     text
@@ -156,7 +157,7 @@ fn kind_text(kind: &KindStatus) -> String {
     let state = if kind.is_following {
         format!("following{time}")
     } else if kind.since.is_none() && kind.last_heard.is_some() {
-        "listed, and its watch begins".to_owned()
+        "listed, watch starting".to_owned()
     } else {
         bad(format!("NOT following{time}"))
     };
@@ -187,8 +188,8 @@ fn kernel_text(kernel: &KernelStatus, waiting: usize) -> String {
     let state = match (kernel.in_sync_once, kernel.pending) {
         (false, _) => notable("not in sync yet"),
         (true, 0) if waiting == 0 => good("in sync"),
-        (true, 0) => notable(format!("in sync but for {}", counted(waiting, "Service"))),
-        (true, number) => bad(format!("{} refused, and retried", counted(number, "write"))),
+        (true, 0) => notable(format!("in sync except for {}", counted(waiting, "Service"))),
+        (true, number) => bad(format!("{} failed, retried", counted(number, "write"))),
     };
     let objects = if kernel.virtual_servers == 0 {
         String::new()
@@ -232,8 +233,8 @@ fn drift_text(kernel: &KernelStatus) -> String {
 
 fn sysctls_text(kernel: &KernelStatus) -> String {
     let state = match kernel.sysctl_mismatches {
-        0 => "as they should be".to_owned(),
-        number => bad(format!("{number} not as they should be")),
+        0 => "all as required".to_owned(),
+        number => bad(format!("{number} not all as required")),
     };
     match kernel.sysctls_put_back {
         0 => state,
@@ -258,7 +259,7 @@ mod tests {
     fn a_screen_has_facts_and_the_tables_with_rows() {
         let mut status: serde_json::Value =
             serde_json::from_str(include_str!("../answers/status/whole.json")).unwrap();
-        status["lacks"] = serde_json::json!(["a write is retried", "sysctls are wrong"]);
+        status["lacks"] = serde_json::json!(["an operation is retried", "sysctls are wrong"]);
         status["sets"] = serde_json::json!([
             {"name": "KUBE-CLUSTER-IP", "entries": 65_000, "capacity": 65_536},
             {"name": "KUBE-LOOP-BACK", "entries": 0, "capacity": 65_536},
@@ -274,7 +275,7 @@ mod tests {
             plain.lines().map(|line| line.trim_end().to_owned() + "\n").collect::<String>()
         };
         let head = "\
-Not whole   a write is retried
+Not whole   an operation is retried
             sysctls are wrong
 Node        n, Linux 6.12
 Program     0, process 1, for 9s
@@ -284,10 +285,10 @@ Source      api
 ";
         let middle = "\
 Services    1, 1 endpoint
-Waiting     nothing
-Kernel      2 writes refused, and retried, 1 virtual server, 1 real server, 1 address, 1 operation since the start
+Pending     nothing
+Kernel      2 writes failed, retried, 1 virtual server, 1 real server, 1 address, 1 operation since the start
 Drift       none, 1 pass of the audit
-Sysctls     as they should be
+Sysctls     all as required
 Draining    nothing
 
 SET               ENTRIES   CAPACITY   FULL

@@ -37,17 +37,18 @@ const COMMANDS: [(&str, &[&str]); 7] = [
     ("top", &["top", "--once"]),
 ];
 
-/// Writes one archive with what is needed to find out what is wrong: answers of the program, dumps of the
-/// kernel, sysctls, versions, the configuration without secrets
+/// Writes an archive for troubleshooting: output of the commands, kernel state, sysctls, versions,
+/// and the configuration without secrets
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 #[command(
     after_help = "Example: kubectl -n kube-system exec POD -- kube-ipvs support-bundle -f - >node-7.tar.gz\n\n\
-    Tokens, keys, passwords, client certificates, the contents of kubeconfigs and the environment are left \
-    out. Addresses, and names of Services and nodes, are in it. Works without the program, with less in it."
+    Tokens, keys, passwords, client certificates, the contents of kubeconfigs and the environment \
+    are left out. Addresses, and names of Services and nodes, are in it. Without a running \
+    kube-ipvs, the archive has less in it."
 )]
 pub struct Arguments {
-    /// File to write, which only its owner may read; - is stdout. Without it, a file in the working directory, or
-    /// in /run/kube-ipvs where that is read-only
+    /// File to write, readable by its owner only; - is stdout (default: a file in the working
+    /// directory, or in /run/kube-ipvs if that is read-only)
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
 }
@@ -177,7 +178,7 @@ fn answers(client: &Client, socket: Option<&Path>) -> Vec<(String, Result<String
         // Each is begun before the first is waited for.
         let asked: Vec<_> = iter::once(("log.txt".to_owned(), log)).chain(asked).collect();
         let ended = asked.into_iter().map(|(name, asked)| {
-            let panicked = |_| Err("the command has panicked, which is a bug".to_owned());
+            let panicked = |_| Err("the command panicked; this is a bug".to_owned());
             (name, asked.join().unwrap_or_else(panicked))
         });
         ended.collect()

@@ -23,28 +23,29 @@ struct Row<'a> {
     inactive: u64,
 }
 
-/// Shows Services and endpoints by connections, packets and bytes a second; refreshes on a terminal
+/// Shows connections, packets and bytes per second of Services and endpoints; refreshes on a
+/// terminal
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 #[command(after_help = "Examples:\n  \
     kube-ipvs top\n  \
     kube-ipvs top --once --sort bytes --filter kube-system/\n\n\
-    On a terminal: c p b n sort by connections, packets, bytes, name; / filters; e shows endpoints; \
-    arrows move; space holds; q ends. Rates are differences of IPVS' counters, which the kernel adds up \
-    every 2 seconds.")]
+    On a terminal: c p b n sort by connections, packets, bytes, name; / filters; e shows \
+    endpoints; arrows move; space holds; q ends. Rates come from IPVS counters, which the kernel \
+    updates every 2 seconds.")]
 pub struct Arguments {
-    /// Writes one table, and ends; so it does where the output is no terminal
+    /// Prints one table and exits (default if the output is not a terminal)
     #[arg(long)]
     once: bool,
     /// Order
     #[arg(long, value_enum, default_value_t, value_name = "WHAT")]
     sort: Sort,
-    /// Only Services with this in their name (NS/NAME)
+    /// Only Services whose NAMESPACE/NAME contains this
     #[arg(long, default_value = "", value_name = "TEXT")]
     filter: String,
-    /// Services that are shown by --once
+    /// Most Services to list with --once
     #[arg(long, default_value_t = DEFAULT_LIMIT, value_name = "NUMBER")]
     limit: usize,
-    /// Shows the endpoints of each, too
+    /// Lists the endpoints of each Service, too
     #[arg(long)]
     endpoints: bool,
 }
@@ -86,8 +87,8 @@ fn text(top: &Top, has_endpoints: bool) -> String {
 }
 
 /// Note for counters that stand still.
-const STANDS_STILL: &str = "IPVS' counters stand still on this node, and so do all rates: \
-                            its estimators do not run (docs/estimators.md)";
+const STANDS_STILL: &str = "IPVS counters do not advance on this node, and all rates are 0: \
+                            estimators are off (net.ipv4.vs.run_estimation)";
 
 /// Returns a table of Services, each with its endpoints below it if wanted.
 fn table(services: &[ServiceTraffic], has_endpoints: bool) -> Table {
@@ -183,7 +184,7 @@ shop/cart                      1.5      1.2k           999   1M           0     
         assert_eq!(plain(&top, true), expected);
         assert!(!plain(&top, false).contains("10.244.1.11"));
         top.stands_still = true;
-        assert!(plain(&top, false).contains("stand still"), "{}", plain(&top, false));
+        assert!(plain(&top, false).contains("do not advance"), "{}", plain(&top, false));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use clap::Args;
 use super::connections::COLUMNS;
 use super::{Session, written};
 use crate::answers::connections::Path;
+use crate::answers::mode;
 use crate::answers::trace::{Choice, End, Trace, TracedStep, TracedWay};
 use crate::outcome::{Failure, Verdict};
 use crate::output::{bad, good, heading, notable, or_dash};
@@ -15,22 +16,22 @@ use crate::table::{Column, Table};
 /// Most endpoints of a way that are listed.
 const MOST_ENDPOINTS: usize = 20;
 
-/// Shows a packet's way through this node, hook by hook, without sending it
+/// Traces a packet through this node, hook by hook, without sending it
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 #[command(after_help = "Examples:\n  \
     kube-ipvs trace outside 203.0.113.10:80\n  \
     kube-ipvs trace 10.244.1.12 10.96.0.10:53/udp --live\n  \
     kube-ipvs trace node '[fd00:96::10]:443'\n\n\
-    The exit code is 1 if the client is refused, or hears nothing. The packet is the first one of its \
-    connection. Rules of other programs are not known here.")]
+    Exit code: 1 if the client is rejected or gets no answer. The packet is the first of its \
+    connection. The trace does not know rules of other programs.")]
 pub struct Arguments {
-    /// Who sends it: an address, or `node`, `localhost` or `outside`
+    /// Sender: an address, or `node`, `localhost` or `outside`
     #[arg(value_parser = source)]
     source: String,
-    /// What it asks for: ADDRESS:PORT, with /udp or /sctp where it is not TCP
+    /// Destination: ADDRESS:PORT, with /udp or /sctp if it is not TCP
     #[arg(value_name = "DESTINATION:PORT[/PROTO]", value_parser = destination)]
     destination: Destination,
-    /// Shows the connections that there are for it, too
+    /// Lists existing connections to the destination, too
     #[arg(long)]
     live: bool,
 }
@@ -67,14 +68,14 @@ fn source(word: &str) -> Result<String, String> {
     if is_known || word.parse::<IpAddr>().is_ok() {
         return Ok(word.to_owned());
     }
-    Err("there are addresses, `node`, `localhost` and `outside`".to_owned())
+    Err("use an address, `node`, `localhost` or `outside`".to_owned())
 }
 
 fn destination(word: &str) -> Result<Destination, String> {
     let (socket, protocol) = word.rsplit_once('/').unwrap_or((word, "tcp"));
     let protocol = protocol.to_ascii_lowercase();
     if !["tcp", "udp", "sctp"].contains(&protocol.as_str()) {
-        return Err(format!("{protocol} is no protocol of Services: there are tcp, udp and sctp"));
+        return Err(format!("{protocol} is not a protocol of Services: use tcp, udp or sctp"));
     }
     let socket = socket.parse().map_err(|_| {
         "it needs an address and a port, such as 10.96.0.10:53/udp or '[fd00:96::10]:443'"
@@ -91,7 +92,7 @@ fn text(trace: &Trace) -> String {
     }
     if let Some(live) = &trace.live {
         text += &match (live.connections.len(), live.total) {
-            (_, 0) => "\nno connection of it\n".to_owned(),
+            (_, 0) => "\nno connections to it\n".to_owned(),
             (shown, total) if shown < total => format!("\n{shown} of {total} connections:\n"),
             (_, total) => format!("\nconnections: {total}\n"),
         };
@@ -107,8 +108,8 @@ pub(crate) fn head(trace: &Trace) -> Vec<String> {
     let packet = &trace.packet;
     let comes = match packet.interface.as_deref() {
         None => "sent by this node".to_owned(),
-        Some("") => "comes by an unknown interface".to_owned(),
-        Some(name) => format!("comes by {name}"),
+        Some("") => "arrives at an unknown interface".to_owned(),
+        Some(name) => format!("arrives at {name}"),
     };
     let who = if packet.asked == packet.source.to_string() {
         packet.asked.clone()
@@ -117,11 +118,11 @@ pub(crate) fn head(trace: &Trace) -> Vec<String> {
     };
     let service = match &trace.service {
         Some(service) => format!("Service {service}"),
-        None => notable("no Service of this node"),
+        None => notable("no Service has this destination"),
     };
     let protocol = packet.protocol.to_ascii_uppercase();
     let (to, mode) = (packet.destination, &trace.mode);
-    let first = format!("{protocol} from {who} to {to}: {service}; {comes}, mode {mode}");
+    let first = format!("{protocol} from {who} to {to}: {service}; {comes}, {}", mode::title(mode));
     let notes = trace.notes.iter().map(|note| format!("{}: {note}", notable("Note")));
     [first].into_iter().chain(notes).collect()
 }
@@ -139,11 +140,11 @@ pub(crate) fn ways(trace: &Trace) -> impl Iterator<Item = WayText> {
     let of = trace.ways.len();
     (1..).zip(&trace.ways).map(move |(number, way)| {
         let title = match (of, way.share) {
-            (1, _) => "Its way".to_owned(),
+            (1, _) => "Its path".to_owned(),
             (_, Some(share)) => {
-                format!("Way {number} of {of}, {} of new connections", percent(share))
+                format!("Path {number} of {of}, {} of new connections", percent(share))
             }
-            (_, None) => format!("Way {number} of {of}"),
+            (_, None) => format!("Path {number} of {of}"),
         };
         WayText { title, steps: steps(way), endpoints: endpoints(way) }
     })
@@ -166,16 +167,16 @@ fn steps(way: &TracedWay) -> Table {
                 row([&format!("{hook} {table}"), &format!("{chain} {number}"), &rule]);
                 entries.iter().for_each(|entry| row(["", "", &format!("  found in {entry}")]));
             }
-            TracedStep::Mark { mark } => row(["", "", &format!("  its mark is {mark} now")]),
+            TracedStep::Mark { mark } => row(["", "", &format!("  its mark is now {mark}")]),
             TracedStep::Translation { to, is_of_endpoint } => {
                 let to = if *is_of_endpoint { "the endpoint".to_owned() } else { to.to_string() };
-                row(["", "", &format!("  its destination is {to} now")]);
+                row(["", "", &format!("  its destination is now {to}")]);
             }
             TracedStep::Routing { is_local: true } => row(["routing", "", "for this node"]),
             TracedStep::Routing { is_local: false } => row(["routing", "", "for another host"]),
             TracedStep::VirtualServer { address, scheduler, persistence } => {
                 let kept = persistence.map_or_else(String::new, |seconds| {
-                    format!("; a client comes back to its endpoint for {seconds} s")
+                    format!("; a client keeps its endpoint for {seconds} s")
                 });
                 let server = format!("{address}, scheduler {scheduler}{kept}");
                 row([&format!("{hook_now} IPVS"), "virtual server", &server]);
@@ -184,7 +185,10 @@ fn steps(way: &TracedWay) -> Table {
                 row(["later packets", path.name(), carried(*path)]);
             }
             TracedStep::Relay { proxy_port } => {
-                let text = format!("proxy port {proxy_port}; it connects to an endpoint by itself");
+                let text = format!(
+                    "proxy port {proxy_port}; the relay connects to an endpoint \
+                                    itself"
+                );
                 row(["relay", "", &text]);
             }
         }
@@ -196,9 +200,9 @@ fn steps(way: &TracedWay) -> Table {
 fn carried(path: Path) -> &'static str {
     match path {
         Path::Ipvs => "IPVS translates them",
-        Path::Conntrack => "conntrack translates them: they do not come to IPVS",
+        Path::Conntrack => "conntrack translates them: they do not pass IPVS",
         Path::Offload => {
-            "the flow table takes them past all hooks, after the client's second packet"
+            "the flow table forwards them past all hooks, from the client's third packet on"
         }
     }
 }
@@ -207,12 +211,12 @@ fn end_text(way: &TracedWay) -> String {
     match way.end {
         End::Endpoint => good("an endpoint gets it"),
         End::Unanswered => bad(
-            "an endpoint on another node gets it, and answers past this node: the client takes no answer from \
-             an address that it did not ask, and hears nothing",
+            "an endpoint on another node gets it, and answers directly, past this node: the client \
+             drops an answer from another address",
         ),
-        End::Delivered => "this node's own processes get it".to_owned(),
-        End::PassedOn => "it is routed on as it is".to_owned(),
-        End::Dropped => bad("dropped: the client hears nothing"),
+        End::Delivered => "a process on this node gets it".to_owned(),
+        End::PassedOn => "it is routed on unchanged".to_owned(),
+        End::Dropped => bad("dropped: the client gets no answer"),
         End::Refused => bad(format!("refused: {}", way.refused_by.as_deref().unwrap_or_default())),
     }
 }
@@ -336,9 +340,9 @@ mod tests {
         assert_eq!(v6.destination.socket, "[fd00:96::10]:443".parse().unwrap());
         assert_eq!(v6.destination.protocol, "tcp");
         for (words, said) in [
-            (["anywhere", "10.96.0.10:53"], "`node`, `localhost` and `outside`"),
+            (["anywhere", "10.96.0.10:53"], "`node`, `localhost` or `outside`"),
             (["node", "10.96.0.10"], "an address and a port"),
-            (["node", "10.96.0.10:53/icmp"], "icmp is no protocol"),
+            (["node", "10.96.0.10:53/icmp"], "icmp is not a protocol"),
         ] {
             let error = parse(&words).unwrap_err();
             assert!(error.contains(said), "{error}");
@@ -374,16 +378,16 @@ mod tests {
             more_endpoints: 0,
         };
         let expected = "\
-TCP from outside (192.0.2.254) to 10.96.0.10:80: Service default/web; comes by eth0, mode ipvs
+TCP from outside (192.0.2.254) to 10.96.0.10:80: Service default/web; arrives at eth0, IPVS mode
 Note: outside stands for 192.0.2.254
 
-Its way
+Its path
   PREROUTING nat   KUBE-SERVICES 3   ! -s 10.0.0.0/8 -j KUBE-MARK-MASQ
                                        found in KUBE-CLUSTER-IP: 10.96.0.10,tcp:80
-                                       its mark is 0x4000 now
+                                       its mark is now 0x4000
   routing                            for this node
   INPUT nat        KUBE-SERVICES 1   -j ACCEPT
-  INPUT IPVS       virtual server    10.96.0.10:80, scheduler rr; a client comes back to its endpoint for 90 s
+  INPUT IPVS       virtual server    10.96.0.10:80, scheduler rr; a client keeps its endpoint for 90 s
   end                                an endpoint gets it
   ENDPOINT           WEIGHT   SHARE   SEES AS SOURCE
   10.244.1.11:8080   1        50%     10.244.1.1, masqueraded
@@ -427,9 +431,9 @@ Its way
         let mut trace = trace(vec![refused(Some(1.0 / 3.0)), refused(None)]);
         trace.live = Some(Live { connections: Vec::new(), total: 0 });
         let text = plain(&trace);
-        assert!(text.contains("Way 1 of 2, 33.3% of new connections\n"), "{text}");
-        assert!(text.contains("Way 2 of 2\n"), "{text}");
+        assert!(text.contains("Path 1 of 2, 33.3% of new connections\n"), "{text}");
+        assert!(text.contains("Path 2 of 2\n"), "{text}");
         assert!(text.contains("refused: icmp-port-unreachable\n"), "{text}");
-        assert!(text.ends_with("\nno connection of it\n"), "{text}");
+        assert!(text.ends_with("\nno connections to it\n"), "{text}");
     }
 }

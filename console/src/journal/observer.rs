@@ -176,8 +176,8 @@ impl Arrival {
             Event::SchedulerMissing(_) => Self::Inside("the kernel lacks a scheduler"),
             Event::SchedulerLoaded(_) => Self::Inside("the kernel may have a scheduler now"),
             Event::ProxyPort(..) => Self::Inside("the relay reports a proxy port"),
-            Event::HandDrainBegan(_) => Self::Inside("an endpoint is drained by hand"),
-            Event::HandDrainEnded(_) => Self::Inside("an endpoint is no longer drained by hand"),
+            Event::HandDrainBegan(_) => Self::Inside("an endpoint is drained manually"),
+            Event::HandDrainEnded(_) => Self::Inside("an endpoint is no longer drained manually"),
         }
     }
 }

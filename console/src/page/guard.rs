@@ -54,19 +54,20 @@ fn refusal(
     method: &Method,
 ) -> Option<(StatusCode, &'static str)> {
     if !matches!(*method, Method::GET | Method::HEAD) {
-        return Some((StatusCode::METHOD_NOT_ALLOWED, "this page is for reading only"));
+        return Some((StatusCode::METHOD_NOT_ALLOWED, "this page is read-only"));
     }
     if readers == Readers::Loopback && !peer.ip().to_canonical().is_loopback() {
         return Some((
             StatusCode::FORBIDDEN,
-            "this page is for the node itself: use kubectl port-forward, or set consolePage: network",
+            "this page is open to the node itself only: use kubectl port-forward, or set \
+             consolePage: network",
         ));
     }
     if readers == Readers::Loopback && !host.is_some_and(names_loopback) {
         // Another site's name that leads to this node: its scripts must not read the page.
         return Some((
             StatusCode::MISDIRECTED_REQUEST,
-            "ask for this page by localhost or by a loopback address",
+            "open this page at localhost or at a loopback address",
         ));
     }
     None

@@ -185,8 +185,8 @@ fn socket(frontend: &FrontendState) -> String {
 const fn kind(frontend: &FrontendState) -> &'static str {
     match (frontend.internal_frontend_of, frontend.kind) {
         (Some(_), _) => "internal frontend",
-        (None, FrontendKind::ClusterAddress) => "cluster address",
-        (None, FrontendKind::NodePort) => "node port",
+        (None, FrontendKind::ClusterAddress) => "cluster IP",
+        (None, FrontendKind::NodePort) => "NodePort",
         (None, FrontendKind::LoadBalancer) => "load balancer",
         (None, FrontendKind::External) => "external",
     }
@@ -306,7 +306,7 @@ mod tests {
     fn a_text_that_does_not_fit_is_cut() {
         let longest = "TCP [2001:db8:1111:2222:3333:4444:5555:6666]:65535";
         assert_eq!(fitted(longest, FRONTENDS.1, FIRST_LINE), longest);
-        let reason = "12 open, not used: terminates, and does not serve any more";
+        let reason = "12 open, not used: terminating, and no longer serving";
         assert_eq!(fitted(reason, ENDPOINTS.1, SECOND_LINE), reason);
         let cut = fitted(&"w".repeat(400), ENDPOINTS.1, SECOND_LINE);
         assert!(cut.ends_with("w…") && cut.chars().count() == 61, "{cut}");

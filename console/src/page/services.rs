@@ -10,7 +10,7 @@ pub(super) fn write(main: &mut Markup, found: &Services, asked: &Parameters) {
     filter(main, asked.get("namespace"));
     main.note("notable", found.uncounted.as_deref());
     if found.services.is_empty() {
-        main.labelled("p", &[("class", "soft")], "There is no Service here.");
+        main.labelled("p", &[("class", "soft")], "This node has no Services.");
         return;
     }
     main.table(&table(&found.services, true), |row, heading| {

@@ -133,7 +133,7 @@ fn answers() -> Router {
         match asked.name.as_str() {
             "shop/cart" => answer("Service", service("cart")).into_response(),
             "shop/<i>" => answer("Service", service("<i>\"&")).into_response(),
-            _ => failure(Reason::NotFound, "there is no Service shop/crat; is it shop/cart?"),
+            _ => failure(Reason::NotFound, "no Service shop/crat; is it shop/cart?"),
         }
     };
     let of_trace = move |Query(asked): Query<Asked>| async move {
@@ -279,7 +279,7 @@ async fn live_pages_ask_again_and_a_form_does_not() {
 async fn what_is_not_there_is_said_with_the_nearest_name() {
     let (status, page) = read("/console/service?name=shop/crat").await;
     assert_eq!(status, 404);
-    assert!(page.contains("there is no Service shop/crat; is it shop/cart?"), "{page}");
+    assert!(page.contains("no Service shop/crat; is it shop/cart?"), "{page}");
     assert_well_formed(&page);
 }
 
@@ -301,7 +301,7 @@ async fn a_service_is_drawn_with_its_frontends_and_each_endpoint_once() {
     // What two frontends give to one endpoint is added up.
     assert!(svg.contains("4 open, 6 connections/s, 2.3 KiB/s in, 78.1 KiB/s out"), "{svg}");
     assert!(tables.contains("61s") && tables.contains("not used: not ready"), "{tables}");
-    for text in [warning().as_str(), "a change of it is not written yet", "192.0.2.0/24"] {
+    for text in [warning().as_str(), "a change of it is pending", "192.0.2.0/24"] {
         assert!(page.contains(text), "{text}: {page}");
     }
     let link = "/console/trace?source=outside&amp;destination=203.0.113.9%3A80&amp;protocol=tcp";

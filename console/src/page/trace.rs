@@ -12,8 +12,8 @@ pub(super) fn write_form(main: &mut Markup, asked: &Parameters) {
     main.labelled(
         "p",
         &[("class", "soft")],
-        "The way of the first packet of a connection through this node, by the rules and virtual servers \
-         that kube-ipvs writes. No packet is sent.",
+        "Traces the first packet of a connection through this node, by the rules and virtual \
+         servers of kube-ipvs. No packet is sent.",
     );
     main.element("form", &[("action", "/console/trace"), ("method", "get")], |form| {
         let source = match asked.get("source") {

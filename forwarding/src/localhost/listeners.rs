@@ -126,7 +126,8 @@ impl Listeners {
         let Some((service, to)) = port.claims.first_key_value() else { return };
         match open(address) {
             Ok(listener) => {
-                info!(%service, %address, %to, "passing on connections to the Service's node port on localhost");
+                info!(%service, %address, %to, "forwarding connections to the Service's NodePort \
+                                                on localhost");
                 port.listener = Some(Listener::start(listener, *to, self.passing.clone()));
                 self.retries.forget(&address);
             }
@@ -182,7 +183,7 @@ async fn accept(
             Err(error) => {
                 // The client has gone already, or the process has no file left.
                 warn!(
-                    "cannot accept a connection to a node port on localhost: {error}; retried in \
+                    "cannot accept a connection to a NodePort on localhost: {error}; retried in \
                      {ACCEPT_PAUSE:?}"
                 );
                 sleep(ACCEPT_PAUSE).await;

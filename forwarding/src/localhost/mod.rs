@@ -114,7 +114,7 @@ pub fn start(
         listeners.run().await;
         let drain = *drain.borrow();
         if timeout(drain, passing.until_idle()).await.is_err() {
-            info!("connections to node ports on localhost end: drainDeadline is over");
+            info!("connections to NodePorts on localhost are closed: drainDeadline is over");
         }
     })?;
     Ok(thread)
@@ -152,18 +152,18 @@ impl Observer for LocalhostObserver {
 impl fmt::Display for NodePortListenFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { service, address, kind, reason } = self;
-        write!(f, "Service {service}: cannot listen on {address} for its node port: {reason}; ")?;
+        write!(f, "Service {service}: cannot listen on {address} for its NodePort: {reason}; ")?;
         f.write_str(match kind {
             io::ErrorKind::AddrInUse => {
-                "another process has the port (`ss -ltnp` shows it), and the Service is not reached \
-                 there"
+                "another process has the port (`ss -ltnp` shows it), and the Service cannot be \
+                 reached there"
             }
             io::ErrorKind::PermissionDenied => {
-                "ports this low need the capability CAP_NET_BIND_SERVICE, or a lower \
-                 net.ipv4.ip_unprivileged_port_start: the Service is not reached there"
+                "a port this low needs the capability CAP_NET_BIND_SERVICE, or a lower \
+                 net.ipv4.ip_unprivileged_port_start: the Service cannot be reached there"
             }
-            _ => "the Service is not reached there",
+            _ => "the Service cannot be reached there",
         })?;
-        f.write_str("; it is retried")
+        f.write_str("; kube-ipvs retries")
     }
 }

@@ -49,8 +49,8 @@ impl Passing {
 
 fn warn_of_limit(most: usize) {
     warn!(
-        "connection to a node port on localhost refused: {most} are open, which is the limit; \
-         `ss -tnp` shows their clients"
+        "connection to a NodePort on localhost rejected: the limit of {most} open connections is \
+         reached; `ss -tnp` shows their clients"
     );
 }
 
@@ -60,7 +60,7 @@ async fn pass(mut client: TcpStream, to: SocketAddr, meters: &Meters) {
     let mut service = match connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
         Ok(service) => service,
         Err(error) => {
-            debug!("connection to a node port on localhost reset: cannot connect to {to}: {error}");
+            debug!("connection to a NodePort on localhost reset: cannot connect to {to}: {error}");
             meters.failed.inc();
             return;
         }
@@ -69,13 +69,13 @@ async fn pass(mut client: TcpStream, to: SocketAddr, meters: &Meters) {
     end_with_reset(&service);
     let tuned = tune(&client).and_then(|()| tune(&service));
     if let Err(error) = tuned {
-        debug!("cannot set TCP_NODELAY or keepalive on a connection passed on to {to}: {error}");
+        debug!("cannot set TCP_NODELAY or keepalive on a connection forwarded to {to}: {error}");
     }
     match copy_both_ways(&mut client, &mut service, None).await {
         Ok(()) => {
             end_well(&client);
             end_well(&service);
         }
-        Err(error) => debug!("connection passed on to {to} failed: {error}"),
+        Err(error) => debug!("connection forwarded to {to} failed: {error}"),
     }
 }

@@ -394,9 +394,9 @@ fn a_failure_says_what_to_do() {
     };
     assert_eq!(
         failure(io::ErrorKind::PermissionDenied),
-        "Service ns/web: cannot listen on 127.0.0.1:80 for its node port: No; ports this low need \
+        "Service ns/web: cannot listen on 127.0.0.1:80 for its NodePort: No; a port this low needs \
          the capability CAP_NET_BIND_SERVICE, or a lower net.ipv4.ip_unprivileged_port_start: the \
-         Service is not reached there; it is retried"
+         Service cannot be reached there; kube-ipvs retries"
     );
     assert!(failure(io::ErrorKind::AddrInUse).contains("`ss -ltnp`"));
     assert!(failure(io::ErrorKind::AddrNotAvailable).contains(": No; the Service is not reached"));

@@ -20,8 +20,8 @@ pub struct PortRange {
 /// A text that is no range of ports.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{text:?} is no range of ports: {reason}; write it as 40000-40999, 40000+999 or 40000, or leave it \
-     empty for ports that the kernel chooses"
+    "{text:?} is not a port range: {reason}; write 40000-40999, 40000+999 or 40000, or leave it \
+     empty to let the kernel choose"
 )]
 pub struct InvalidPortRange {
     text: String,
@@ -33,9 +33,9 @@ pub struct InvalidPortRange {
 pub enum NoProxyPort {
     /// Every port of the range is taken.
     #[error(
-        "no port of --proxy-port-range {range} is free: of its {} ports, {served} serve other Service \
-         ports or their last connections, and {taken} are taken by other programs (`ss -ltunp` shows \
-         them); widen the range, or leave it empty for ports that the kernel chooses", range.count()
+        "no port of --proxy-port-range {range} is free: of its {} ports, {served} serve other \
+         Service ports or their last connections, and other programs have {taken} (`ss -ltunp` \
+         shows them); widen the range, or leave it empty to let the kernel choose", range.count()
     )]
     Exhausted {
         range: PortRange,
@@ -101,7 +101,7 @@ impl PortRange {
             let text = text.trim();
             let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
             let number = if is_number { text.parse::<u32>().ok() } else { None };
-            number.ok_or(invalid("a port is a number"))
+            number.ok_or(invalid("a port must be a number"))
         };
         let trimmed = text.trim();
         if trimmed.is_empty() {

@@ -91,8 +91,8 @@ impl Recency {
             self.evicted.inc();
             if self.warned.is_due() {
                 warn!(
-                    "UDP client forgotten: {} clients are served, which is the limit of the relay of mode \
-                     userspace, and a new client came; `ss -unp` shows the sockets for them",
+                    "dropped the oldest UDP client: the limit of {} clients of the relay is \
+                     reached; `ss -unp` shows their sockets",
                     self.most
                 );
             }

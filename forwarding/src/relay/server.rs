@@ -192,7 +192,7 @@ impl Server {
                 }
                 let is_new = self.retries.failed(id.clone(), &failure.to_string());
                 if is_new {
-                    warn!(port = %id, "Service port not served: {failure}; it is retried");
+                    warn!(port = %id, "Service port not served: {failure}; kube-ipvs retries");
                 }
                 if is_new || is_asked_for {
                     self.reports.put([(id.clone(), Report::Failed(failure))]);

@@ -90,8 +90,8 @@ fn serve(port: &Arc<ProxyPort>, client: TcpStream, from: IpAddr) {
 
 fn warn_of_limit(most: usize) {
     warn!(
-        "connection to a Service reset: {most} are open, which is the limit of the relay of mode \
-         userspace; `ss -tnp` shows their clients"
+        "connection to a Service reset: the limit of {most} open connections of the relay is \
+         reached; `ss -tnp` shows their clients"
     );
 }
 
@@ -106,7 +106,7 @@ async fn pass(
     let meters = &port.shared.meters;
     let Some((endpoint, mut server)) = dial(&port, from, endpoint).await else {
         meters.failed.inc();
-        debug!(port = %port.id, client = %from, "connection reset: no endpoint could be reached");
+        debug!(port = %port.id, client = %from, "connection reset: no endpoint accepted it");
         return;
     };
     meters.passed.inc();
@@ -119,7 +119,7 @@ async fn pass(
         ended = copy_both_ways(&mut client, &mut server, half_closed_idle) => ended,
         () = endpoint.until_drained() => {
             meters.cut.inc();
-            Err(io::Error::other("the endpoint is gone, and the time to drain is over"))
+            Err(io::Error::other("the endpoint was removed, and its drain deadline is over"))
         }
     };
     match ended {

@@ -1053,8 +1053,8 @@ fn an_exhausted_range_says_what_to_do() {
     assert_eq!(
         failure.to_string(),
         "no port of --proxy-port-range 40000-40009 is free: of its 10 ports, 8 serve other Service \
-         ports or their last connections, and 2 are taken by other programs (`ss -ltunp` shows \
-         them); widen the range, or leave it empty for ports that the kernel chooses"
+         ports or their last connections, and other programs have 2 (`ss -ltunp` shows them); widen the \
+         range, or leave it empty to let the kernel choose"
     );
 }
 
@@ -1162,18 +1162,18 @@ fn ranges_are_as_kube_proxy_takes_them() {
         assert_eq!(parsed(text), Ok(Some(range.to_owned())), "{text:?}");
     }
     for (text, reason) in [
-        ("a-b", "a port is a number"),
-        ("1-", "a port is a number"),
-        ("-1", "a port is a number"),
-        ("+1", "a port is a number"),
-        ("99999999999", "a port is a number"),
+        ("a-b", "a port must be a number"),
+        ("1-", "a port must be a number"),
+        ("-1", "a port must be a number"),
+        ("+1", "a port must be a number"),
+        ("99999999999", "a port must be a number"),
         ("2-1", "it ends before it begins"),
         ("65535+1", "the last port is 65535"),
         ("1-65536", "the last port is 65535"),
         ("0-9", "the first port is 1"),
     ] {
         let error = parsed(text).unwrap_err().to_string();
-        assert!(error.contains(reason) && error.contains("write it as"), "{text:?}: {error}");
+        assert!(error.contains(reason) && error.contains("write 40000-40999"), "{text:?}: {error}");
     }
     let all = PortRange::parse("1-65535").unwrap().unwrap();
     assert_eq!(all.count(), 65_535);

@@ -137,7 +137,7 @@ pub(super) fn push_delete(batch: &mut Batch, entry: &ConntrackEntry) {
 /// Zones of connection tracking (Open vSwitch makes them) show the same packets once more, before
 /// or after they were redirected for us.
 pub(super) fn decode(body: &[u8]) -> Result<Option<ConntrackEntry>, DecodeError> {
-    let broken = |problem: &str| DecodeError::new("connection tracking entry", problem);
+    let broken = |problem: &str| DecodeError::new("conntrack entry", problem);
     let rest = body.get(HEADER..).ok_or_else(|| broken("shorter than struct nfgenmsg"))?;
     let (mut original, mut reply, mut id) = (None, None, None);
     for attribute in attributes(rest) {

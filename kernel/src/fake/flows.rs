@@ -38,7 +38,7 @@ impl TrackedFlows for Fake {
     fn count_flows(&self, frontends: &HashSet<Frontend>) -> Result<TrackedCounts, ReadError> {
         let state = self.state();
         if state.are_flows_unreadable {
-            return Err(ReadError::new("connections of connection tracking", "injected"));
+            return Err(ReadError::new("conntrack entries", "injected"));
         }
         let mut counts: BTreeMap<_, ConnectionCount> = BTreeMap::new();
         for flow in state.flows.iter().filter(|flow| frontends.contains(&flow.frontend())) {

@@ -128,9 +128,9 @@ fn refusal_of(op: &Op, error: &netlink::Error) -> Refusal {
     let mut refusal = refusal(error);
     if matches!(op, Op::BindAddress(IpAddr::V6(_))) && is(error, Errno::ACCESS) {
         refusal.reason += &format!(
-            ". On the host: sysctl -w net.ipv6.conf.{LINK}.disable_ipv6=0, and \
-             net.ipv6.conf.default.disable_ipv6=0 for an interface that is made again; kube-ipvs sets the \
-             first itself where /proc/sys is writable"
+            ". On the host: sysctl -w net.ipv6.conf.{LINK}.disable_ipv6=0 \
+             net.ipv6.conf.default.disable_ipv6=0 (the second for a new interface); kube-ipvs sets \
+             the first itself if /proc/sys is writable"
         );
     }
     refusal

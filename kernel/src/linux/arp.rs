@@ -77,11 +77,11 @@ impl Linux {
         let error = results.map_or_else(Some, |results| results.into_iter().find_map(Result::err));
         if let Some(error) = error {
             warn!(
-                "cannot keep IPv6 addresses on {LINK} from being chosen as source addresses: {error}"
+                "cannot prevent the use of IPv6 addresses on {LINK} as source addresses: {error}"
             );
         }
         if self.preferred.is_empty() {
-            info!("the kernel no longer chooses an IPv6 address on {LINK} as a source address");
+            info!("the kernel no longer uses an IPv6 address on {LINK} as source address");
         }
     }
 

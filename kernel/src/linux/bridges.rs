@@ -130,11 +130,12 @@ impl HiddenBridges {
         Self {
             family,
             what: format!(
-                "{sysctl} {is}: IPVS does not see what is sent within a bridge ({bridges}). A pod that \
+                "{sysctl} {is}: IPVS does not see packets within a bridge ({bridges}). A pod that \
                  reaches a pod on the same bridge through a Service gets no answer"
             ),
             remedy: format!(
-                "If pods of this node are on a bridge, set it on the host ({load}sysctl -w {sysctl}=1)"
+                "If pods of this node are on a bridge, set it on the host ({load}sysctl -w \
+                 {sysctl}=1)"
             ),
         }
     }

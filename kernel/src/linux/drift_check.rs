@@ -46,7 +46,7 @@ impl Linux {
             if let Some(error) = errors.first() {
                 tracing::warn!(
                     others = errors.len() - 1,
-                    "a virtual server cannot be read, and is left alone: {error}"
+                    "cannot read a virtual server, which stays unchanged: {error}"
                 );
             }
             Ok(found.iter().filter_map(|listed| translate::listed(&listed.server)).collect())
@@ -90,7 +90,7 @@ impl Linux {
             let name =
                 translate::set_name(set).map_err(|error| ReadError::new(set.name(), error))?;
             let Some(header) = found.get(&name) else { continue };
-            // A set of another type is not ours. Reading it explains that.
+            // A set of another type is unowned. Reading it explains that.
             if let Some(n) = header.elements
                 && translate::is_same_kind(set, &header.identity)
             {

@@ -24,7 +24,7 @@ impl SharedConntrack {
 impl TrackedFlows for SharedConntrack {
     fn count_flows(&self, frontends: &HashSet<Frontend>) -> Result<TrackedCounts, ReadError> {
         let counted = self.0.lock().count(frontends);
-        counted.map_err(|error| ReadError::new("connections of connection tracking", error))
+        counted.map_err(|error| ReadError::new("conntrack entries", error))
     }
 
     fn remove_flows(&self, family: Family, targets: &FlowTargets) -> Result<u64, Refusal> {

@@ -45,7 +45,7 @@ pub(super) fn grow(ipset: &mut Client, set: SetId, size: SetSize) -> Result<(), 
         let capacity = capacity.unwrap_or_default();
         // A set that is only being listed gives another error number.
         let hint = if error.is_busy() && class == RefusalClass::Other {
-            format!(". Remove what refers to it (iptables-save | grep {beside})")
+            format!(". Remove the rules that use it (iptables-save | grep {beside})")
         } else {
             String::new()
         };
@@ -110,8 +110,8 @@ fn hindrance(set: SetId, there: &Set) -> Option<String> {
     }
     (there.undecoded > 0).then(|| {
         format!(
-            "{} of its entries are of a kind that is never ours (such as nomatch) and would get \
-             lost. Delete them: ipset list {set}",
+            "{} of its entries have options that kube-ipvs never sets (such as nomatch) and would \
+             be lost. Delete them: ipset list {set}",
             there.undecoded
         )
     })

@@ -106,8 +106,8 @@ impl LinuxRules {
             remove_own_chains(family).map_err(|error| {
                 let class = Refusal::class_of(error.raw_os_error());
                 let what = format_args!(
-                    "remove the chains of the tables kube-ipvs in nf_tables, which come before these rules: {error}. If \
-                     another kube-ipvs has the tables, end it"
+                    "remove the chains of the nf_tables tables kube-ipvs, which precede these \
+                     rules: {error}. If another kube-ipvs owns the tables, stop it"
                 );
                 Refusal::new(class, what)
             })?;
@@ -134,8 +134,7 @@ impl LinuxRules {
             tracing::debug!(%family, "rules differ: {differences}");
         }
         if is_behind {
-            differences
-                .push_str("\nchains of the table kube-ipvs in nf_tables come before these rules");
+            differences.push_str("\nchains of the nf_tables table kube-ipvs precede these rules");
         }
         Ok(RuleSetReading {
             is_complete: comparison.matches() && !is_behind,

@@ -54,7 +54,7 @@ impl SharedTables {
                 Ok(false) => {}
                 // The audit reads it, and reports what it meets.
                 Err(error) => {
-                    tracing::debug!(%family, "cannot look at our table of nf_tables: {error}");
+                    tracing::debug!(%family, "cannot read the nf_tables table kube-ipvs: {error}");
                 }
             }
             entries.extend(SetId::all(*family).filter_map(|set| Some((set, tables.count(set)?))));

@@ -69,7 +69,8 @@ impl FlowTables {
         self.not_before = None;
         if let Err(error) = followed {
             tracing::warn!(
-                "flow tables may lack devices of this node, whose packets meet all hooks then: {error}; retries in {} s",
+                "flow tables may lack devices of this node, whose packets then pass all hooks: \
+                 {error}; next attempt in {} s",
                 PAUSE.as_secs()
             );
             self.not_before = Some(Instant::now() + PAUSE);

@@ -86,8 +86,8 @@ impl OwnTables {
             let id = tables.table(*family);
             if let Some(port) = found.owner {
                 let reason = format!(
-                    "the table {id} belongs to another process, by its netlink port {port}, which is often its pid: \
-                     end the other kube-ipvs of this node"
+                    "the table {id} belongs to another process (netlink port {port}, often its \
+                     pid): stop the other kube-ipvs of this node"
                 );
                 return Err(ReadError::new("nf_tables", reason));
             }
@@ -97,7 +97,7 @@ impl OwnTables {
             {
                 // A table that has lost its owner keeps this flag. One without it cannot be given an owner any more
                 // (`nf_tables_updtable` in net/netfilter/nf_tables_api.c).
-                tracing::warn!("the table {id} was restored by another program, and is made anew");
+                tracing::warn!("another program restored the table {id}; kube-ipvs recreates it");
                 batch.delete_table(&id);
             } else {
                 batch.create_table(&id, tables.flags);
@@ -109,8 +109,8 @@ impl OwnTables {
             // Linux 5.10 takes a set of another type for the one that it is asked for.
             Some(set) => Err(ReadError::new(
                 format!("set {set} of the tables {}", nft::TABLE),
-                "its elements are of another type than ours, so no kube-ipvs made it: kube-ipvs --cleanup removes the \
-                 tables",
+                "its element type is not that of kube-ipvs, so another program created it: \
+                 kube-ipvs --cleanup removes the tables",
             )),
         }
     }
@@ -381,7 +381,7 @@ impl OwnTables {
         if !present.is_empty() {
             let found = self.client.list_flow_tables(&table).map_err(|error| unread(&error))?;
             if found.is_empty() == self.has_flow_table(family) {
-                let is = if found.is_empty() { "is missing" } else { "is not ours" };
+                let is = if found.is_empty() { "is missing" } else { "is unowned" };
                 differences.push(format!("the flow table of table {table} {is}"));
             }
         }
@@ -403,9 +403,7 @@ impl OwnTables {
             }
         }
         differences.extend(
-            present
-                .iter()
-                .map(|chain| format!("chain {} of table {table} is not ours", chain.name)),
+            present.iter().map(|chain| format!("chain {} of table {table} is unowned", chain.name)),
         );
         if differences.is_empty() {
             self.has_rules.insert(family);

@@ -60,7 +60,7 @@ const CASES: [Case; 21] = [
     (
         |facts| of_ipvs(facts).ipv6_taken = Some(refused()),
         V4,
-        &[("IPVS of this kernel has no IPv6, so that IPv6 is not served", false)],
+        &[("IPv6 is not served: IPVS of this kernel does not support it", false)],
     ),
     (
         |facts| {
@@ -68,12 +68,18 @@ const CASES: [Case; 21] = [
             facts.iptables_v4 = refused();
         },
         &[],
-        &[("IPVS of this kernel has no IPv6", true), ("iptables does not work", true)],
+        &[
+            ("IPv6 is not served: IPVS of this kernel does not support it", true),
+            ("IPv4 is not served: iptables does not work", true),
+        ],
     ),
     (
         |facts| of_ipvs(facts).unbalanced = vec![Protocol::Sctp],
         BOTH,
-        &[("IPVS of this kernel has no SCTP, so that SCTP ports of Services are refused", false)],
+        &[(
+            "IPVS of this kernel does not support SCTP: SCTP ports of Services are rejected",
+            false,
+        )],
     ),
     (|facts| facts.net_admin = None, BOTH, &[]),
     (|facts| facts.net_admin = Some(false), BOTH, &[("the capability CAP_NET_ADMIN", true)]),
@@ -86,28 +92,39 @@ const CASES: [Case; 21] = [
             facts.sysctls_writable = refused();
         },
         BOTH,
-        &[("the kernel does not give us IPVS", true)],
+        &[("IPVS is not available in this kernel", true)],
     ),
     (
         |facts| of_ipvs(facts).scheduler_taken = Some(refused()),
         BOTH,
-        &[("the kernel does not take the scheduler rr", true)],
+        &[("the kernel does not have the IPVS scheduler rr", true)],
     ),
     (
         |facts| of_ipvs(facts).ipset = refused(),
         BOTH,
-        &[("the kernel does not give us ipset", true)],
+        &[("ipset is not available in this kernel", true)],
     ),
-    (|facts| of_ipvs(facts).dummy = refused(), BOTH, &[("no dummy interface can be made", true)]),
-    (|facts| facts.iptables_v4 = refused(), V6, &[("iptables does not work", false)]),
-    (|facts| facts.iptables_v6 = Some(refused()), V4, &[("ip6tables does not work", false)]),
+    (|facts| of_ipvs(facts).dummy = refused(), BOTH, &[("cannot create a dummy interface", true)]),
+    (
+        |facts| facts.iptables_v4 = refused(),
+        V6,
+        &[("IPv4 is not served: iptables does not work", false)],
+    ),
+    (
+        |facts| facts.iptables_v6 = Some(refused()),
+        V4,
+        &[("IPv6 is not served: ip6tables does not work", false)],
+    ),
     (
         |facts| {
             facts.iptables_v4 = refused();
             facts.iptables_v6 = Some(refused());
         },
         &[],
-        &[("iptables does not work", true), ("ip6tables does not work", true)],
+        &[
+            ("IPv4 is not served: iptables does not work", true),
+            ("IPv6 is not served: ip6tables does not work", true),
+        ],
     ),
     (
         |facts| {
@@ -125,7 +142,7 @@ const CASES: [Case; 21] = [
         },
         &[],
         &[
-            ("iptables does not work", true),
+            ("IPv4 is not served: iptables does not work", true),
             ("IPv6 is not served (IPv6 is switched off: net.ipv6.conf.all.disable_ipv6", false),
         ],
     ),
@@ -146,7 +163,10 @@ const CASES: [Case; 21] = [
             facts.iptables_v6 = Some(refused());
         },
         &[],
-        &[("iptables does not work", true), ("ip6tables does not work", true)],
+        &[
+            ("IPv4 is not served: iptables does not work", true),
+            ("IPv6 is not served: ip6tables does not work", true),
+        ],
     ),
     (
         |facts| {
@@ -154,7 +174,7 @@ const CASES: [Case; 21] = [
             facts.sysctls_writable = refused();
         },
         BOTH,
-        &[("sysctls have wrong values, and should be: net.ipv4.vs.conntrack=1", true)],
+        &[("sysctls have wrong values; they must be: net.ipv4.vs.conntrack=1", true)],
     ),
     (
         |facts| {
@@ -162,7 +182,7 @@ const CASES: [Case; 21] = [
             facts.sysctls_writable = refused();
         },
         BOTH,
-        &[("sysctls have wrong values, and should be: net.ipv4.vs.expire_nodest", false)],
+        &[("sysctls have wrong values; they must be: net.ipv4.vs.expire_nodest", false)],
     ),
 ];
 

@@ -124,8 +124,7 @@ impl<P: ChainPrograms> Step<'_, P> {
             if attempts == ATTEMPTS || attempts > 0 && Instant::now() >= deadline {
                 let refusal = Refusal::new(
                     RefusalClass::Exhausted,
-                    "iptables refused so many other changes of chains that it was not asked for \
-                     this one",
+                    "not tried, because iptables rejected too many other changes of chains",
                 );
                 left.push(part);
                 return self.refuse_all(&left, &refusal);

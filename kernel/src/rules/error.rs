@@ -217,8 +217,8 @@ impl fmt::Display for RulesError {
             }
             Self::Hung { command } => write!(
                 f,
-                "`{command}` did not end in time and was killed; see what else changes iptables rules \
-                 on this host, and how many rules there are"
+                "`{command}` timed out and was killed; check which other programs change iptables \
+                 rules on this host, and the number of rules"
             ),
             Self::UnknownVersion { command, printed } => write!(
                 f,
@@ -231,8 +231,8 @@ impl fmt::Display for RulesError {
             Self::Failed(failure) => failure.fmt(f),
             Self::NotAsWritten { family, comparison } => write!(
                 f,
-                "the {family} rules differ right after they were written: {comparison}; does \
-                 another program (a second kube-ipvs, a kube-proxy) write the same chains?"
+                "the {family} rules differ right after they were written: {comparison}; check for \
+                 another program that writes the same chains (a second kube-ipvs, a kube-proxy)"
             ),
         }
     }
@@ -253,7 +253,7 @@ impl ProgramFailure {
             .map(str::trim)
             .filter(|line| !line.is_empty() && !line.starts_with("Try `"))
             .collect();
-        if said.is_empty() { "it said nothing".to_owned() } else { said.join("; ") }
+        if said.is_empty() { "without output".to_owned() } else { said.join("; ") }
     }
 }
 
@@ -310,15 +310,16 @@ impl Cause {
         Some(match self {
             Self::Busy => {
                 "Another program is changing iptables rules and holds the lock \
-                 (/run/xtables.lock); it is tried again"
+                 (/run/xtables.lock); kube-ipvs retries"
             }
             Self::NoLock => {
-                "iptables-legacy locks a file that must be writable, and the host's own: mount \
-                 /run/xtables.lock into the container (hostPath, type FileOrCreate)"
+                "iptables-legacy needs the host's lock file, writable: mount /run/xtables.lock \
+                 into the container (hostPath, type FileOrCreate)"
             }
             Self::NotPermitted => {
-                "The capabilities CAP_NET_ADMIN and CAP_NET_RAW are needed in the network namespace's \
-                 user namespace: add NET_ADMIN and NET_RAW, or run the container privileged"
+                "The capabilities CAP_NET_ADMIN and CAP_NET_RAW are needed in the network \
+                 namespace's user namespace: add NET_ADMIN and NET_RAW, or run the container \
+                 privileged"
             }
             Self::NoTable => {
                 "The kernel lacks the table, or may not load it: on the host run \
@@ -329,16 +330,16 @@ impl Cause {
             Self::NoExtension => {
                 "The kernel or iptables lacks a match or target: on the host run `modprobe -a \
                  xt_set xt_comment xt_mark xt_MASQUERADE xt_addrtype xt_physdev xt_conntrack \
-                 ipt_REJECT` (IPv6: ip6t_REJECT), and see that iptables' extensions \
+                 ipt_REJECT` (IPv6: ip6t_REJECT), and make sure that iptables' extensions \
                  (/usr/lib/*/xtables) are installed"
             }
             Self::NoSet => {
-                "The rules look into sets that must be there before: something removed them, or \
-                 the kernel lacks ip_set (on the host: `modprobe -a ip_set xt_set`)"
+                "The sets that the rules match are missing: another program removed them, or the \
+                 kernel lacks ip_set (on the host: `modprobe -a ip_set xt_set`)"
             }
             Self::ForeignRules => {
-                "Something made rules in this chain or table with `nft` that iptables cannot show: \
-                 remove them, or put them into a table of another name"
+                "This chain or table has rules created by `nft` that iptables cannot list: remove \
+                 them, or move them to a table with another name"
             }
             Self::ForeignExtension => {
                 "A rule of another program has a match or a target that this iptables does not know: \

@@ -369,7 +369,7 @@ impl Watched {
     fn of(rule_set: &RuleSet) -> Self {
         let chains = rule_set.chains().iter().map(|chain| (chain.table, chain.name));
         let services = rule_set.mode().leads_by_rules();
-        // The kubelet has a hand in this one too: it is not ours, but its rule is.
+        // The kubelet has a hand in this one too: it is unowned, but its rule is.
         let shared = rule_set.shared().iter().filter(|chain| !chain.rules.is_empty());
         let shared = shared.map(|chain| (chain.table, chain.name));
         Self { chains: chains.chain(shared).collect(), jumps: rule_set.jumps().to_vec(), services }

@@ -32,10 +32,12 @@ impl CleanupReport {
             match remove(&mut client, name) {
                 Ok(()) => n_removed += 1,
                 Err(error) if is_refused_with(&error, Errno::BUSY) => self.kept.push(format!(
-                    "the packet counter {name} stays, since a rule names it (iptables-save | grep {name})"
+                    "the packet counter {name} is not removed, because a rule uses it \
+                     (iptables-save | grep {name})"
                 )),
                 Err(error) => self.failures.push(format!(
-                    "the packet counter {name} cannot be removed: {error}. By hand: nfacct del {name}"
+                    "cannot remove the packet counter {name}: {error}. Remove it with: nfacct del \
+                     {name}"
                 )),
             }
         }

@@ -36,8 +36,8 @@ pub fn hand_over(chosen: &Settings) -> CleanupReport {
         Ok(read) => read,
         Err(error) => {
             report.failures.push(format!(
-                "cannot read virtual servers, addresses and sets: {error}. Nothing is removed. \
-                 --hand-over needs root with CAP_NET_ADMIN"
+                "cannot read virtual servers, addresses and sets: {error}. Nothing is removed. Run \
+                 --hand-over as root with CAP_NET_ADMIN"
             ));
             return report;
         }
@@ -46,14 +46,15 @@ pub fn hand_over(chosen: &Settings) -> CleanupReport {
         Ok(families) if families.is_empty() => {}
         Ok(_) => {
             report.failures.push(format!(
-                "the sets and rules are in tables {} of nf_tables, which kube-proxy does not know, so nothing is removed: \
-                 set ruleBackend: iptables, let kube-ipvs start once in mode ipvs, stop it, and run --hand-over again",
+                "nothing is removed, because the sets and rules are in nf_tables tables {}, which \
+                 kube-proxy does not know: set ruleBackend: iptables, start kube-ipvs once in IPVS \
+                 mode, stop it, and run --hand-over again",
                 nft::TABLE
             ));
             return report;
         }
         Err(error) => {
-            report.failures.push(format!("cannot look for tables of nf_tables: {error}"));
+            report.failures.push(format!("cannot list nf_tables tables: {error}"));
             return report;
         }
     }
@@ -61,9 +62,9 @@ pub fn hand_over(chosen: &Settings) -> CleanupReport {
         found.actual.routes.iter().partition(|route| route.prefix_len() == route.max_prefix_len());
     if let Some(first) = networks.iter().min() {
         report.failures.push(format!(
-            "{} local routes lead to networks of Services ({first}), which kube-proxy does not know, so \
-             nothing is removed: take serviceRoutes out of the configuration, let kube-ipvs start once \
-             in mode ipvs without it, stop it, and run --hand-over again",
+            "nothing is removed, because there are {} local routes to networks of Services \
+             ({first}), which kube-proxy does not know: remove serviceRoutes from the \
+             configuration, start kube-ipvs once in IPVS mode, stop it, and run --hand-over again",
             networks.len()
         ));
         return report;
@@ -158,9 +159,9 @@ impl CleanupReport {
         };
         if let Some(why) = why {
             self.failures.push(format!(
-                "{} of {n_routes} addresses cannot be bound to {LINK}: {why}. Local routes lead to them, \
-                 which kube-proxy does not know (ip route show table local proto 107). Run --hand-over \
-                 again, or remove the routes once kube-proxy serves",
+                "cannot bind {} of {n_routes} addresses to {LINK}: {why}. They keep local routes, \
+                 which kube-proxy does not know (ip route show table local proto 107). Run \
+                 --hand-over again, or remove the routes once kube-proxy serves",
                 n_routes - routes.len()
             ));
         }
@@ -175,8 +176,9 @@ impl CleanupReport {
             match leftovers.shrink(*set) {
                 Ok(had_grown) => n_shrunk += usize::from(had_grown),
                 Err(reason) => self.failures.push(format!(
-                    "the set {set} has grown, and kube-proxy cannot use it: {reason}. It stays as it is. \
-                     --cleanup removes it with everything else, which ends connections"
+                    "the set {set} has outgrown kube-proxy's size and cannot be recreated: \
+                     {reason}. It stays unchanged, and kube-proxy cannot use it. --cleanup removes \
+                     it with all other state, which ends connections"
                 )),
             }
         }

@@ -80,7 +80,7 @@ pub fn ipvs_mode(chosen: &Settings, in_use: &HashMap<Family, Backend>) -> Cleanu
     let mut report = CleanupReport::default();
     if let Some(in_the_way) = in_the_way(ipvs_state(chosen)) {
         report.failures.push(format!(
-            "what mode ipvs left is not removed, since connections may need it: {in_the_way}"
+            "the state of IPVS mode is not removed, because connections may need it: {in_the_way}"
         ));
         return report;
     }
@@ -147,8 +147,9 @@ pub fn other_modes(chosen: &Settings, in_use: &HashMap<Family, Backend>) -> Clea
                 match Rules::open(family, backend.into()) {
                     Ok(rules) => report.remove_rules(&rules, scope),
                     Err(error) if chosen.has_tables() => report.failures.push(format!(
-                        "chains of a proxy are left in the {family} tables of iptables, and no program removes them: \
-                         {error}. Restart the host, or run kube-ipvs --cleanup with iptables once"
+                        "chains of a proxy are left in the {family} iptables tables, and iptables \
+                         cannot be run to remove them: {error}. Reboot the host, or run kube-ipvs \
+                         --cleanup where iptables is installed"
                     )),
                     Err(_) => {}
                 }
@@ -166,7 +167,7 @@ pub fn other_modes(chosen: &Settings, in_use: &HashMap<Family, Backend>) -> Clea
         });
         match opened {
             Ok((mut leftovers, sets)) => report.destroy_sets(&mut leftovers, &sets),
-            Err(error) => report.failures.push(format!("cannot look for former sets: {error}")),
+            Err(error) => report.failures.push(format!("cannot list former sets: {error}")),
         }
     }
     report
@@ -238,9 +239,9 @@ impl CleanupReport {
             Ok(state) => Some(state),
             Err(error) => {
                 self.failures.push(format!(
-                    "cannot read virtual servers, addresses and sets: {error}. All of them stay, \
-                     because their owner is only known from all of them. --cleanup needs root with \
-                     CAP_NET_ADMIN"
+                    "cannot read virtual servers, addresses and sets: {error}. None of them is \
+                     removed, because their owner is known only from all three together. Run \
+                     --cleanup as root with CAP_NET_ADMIN"
                 ));
                 None
             }
@@ -270,8 +271,8 @@ impl CleanupReport {
         });
         if let Err(error) = result {
             self.failures.push(format!(
-                "the nftables tables {name} cannot be removed: {error}. If a process has them, end it. By hand: \
-                 nft delete table ip {name}; nft delete table ip6 {name}"
+                "cannot remove the nftables tables {name}: {error}. If a process owns them, stop \
+                 it. Remove them with: nft delete table ip {name}; nft delete table ip6 {name}"
             ));
         }
     }
@@ -287,8 +288,9 @@ impl CleanupReport {
         self.note(removal.virtual_servers.len().saturating_sub(failed.len()), "virtual server");
         if let Some(first) = failed.first() {
             self.failures.push(format!(
-                "{} virtual servers are not removed: {first}. The interface {LINK}, local routes and the \
-                 sets stay too, because they mark these virtual servers as ours; run --cleanup again",
+                "{} virtual servers are not removed: {first}. The interface {LINK}, local routes \
+                 and the sets stay, too, because they mark these virtual servers as owned by \
+                 kube-ipvs. Run --cleanup again",
                 failed.len()
             ));
             return false;
@@ -309,7 +311,8 @@ impl CleanupReport {
             LinkRemoval::Whole => match leftovers.delete_link() {
                 Ok(()) => self.removed.push(format!("the interface {LINK}")),
                 Err(error) => self.failures.push(format!(
-                    "the interface {LINK} cannot be deleted: {error}. By hand: ip link delete {LINK}"
+                    "cannot delete the interface {LINK}: {error}. Delete it with: ip link delete \
+                     {LINK}"
                 )),
             },
             LinkRemoval::Addresses(addresses) => {
@@ -318,8 +321,9 @@ impl CleanupReport {
                 self.failures.extend(failed);
             }
             LinkRemoval::Foreign(kind) => self.failures.push(format!(
-                "{LINK} is not a dummy interface but {kind:?}, so it is not ours and \
-                 stays. If no other program uses it: ip link delete {LINK}"
+                "{LINK} is not a dummy interface but {kind:?}: kube-ipvs did not create it and \
+                 does not remove it. If no other program uses it, delete it with: ip link delete \
+                 {LINK}"
             )),
         }
     }
@@ -329,22 +333,25 @@ impl CleanupReport {
         let saved = match rules.saved() {
             Ok(saved) => saved,
             Err(error) => {
-                return self.failures.push(format!("cannot read the {which}: {error}; they stay"));
+                return self.failures.push(format!(
+                    "cannot read the {which}: {error}; they are not \
+                                                   removed"
+                ));
             }
         };
         for table in rules::unreadable(&saved) {
             self.failures.push(format!(
-                "{which}: the table {table} has rules that iptables cannot show (made with nft, or with an \
-                 extension that is not installed), so that it is not known whether it has any of ours. \
-                 Look with `nft list table` or `iptables -L`, and remove the rules of the chains KUBE-… \
-                 by hand"
+                "{which}: the table {table} has rules that iptables cannot list (created by nft, \
+                 or with an extension that is not installed), and may have rules of kube-ipvs. \
+                 Look with `nft list table` or `iptables -L`, and remove the rules of the KUBE-… \
+                 chains yourself"
             ));
         }
         for removal in rules::removals(&saved, scope) {
             for held in &removal.held {
                 self.kept.push(format!(
-                    "{which}: the chain {} of {} stays, since a rule leads into it that is \
-                     neither ours nor kube-proxy's: {}",
+                    "{which}: the chain {} of {} is not removed, because a rule of another program \
+                     jumps to it: {}",
                     held.chain, removal.table, held.by
                 ));
             }
@@ -377,8 +384,9 @@ impl CleanupReport {
         if !in_use.is_empty() {
             let names: Vec<&str> = in_use.iter().map(|not| not.set).collect();
             self.failures.push(format!(
-                "rules still look into the sets {}: find them (iptables-save | grep KUBE-, the \
-                 same with ip6tables-save, -legacy and nft), remove them and run this again",
+                "cannot remove the sets {}, because rules still use them: find the rules \
+                 (iptables-save | grep KUBE-, also with ip6tables-save, -legacy and nft), remove \
+                 them and run this again",
                 names.join(" ")
             ));
         }

@@ -108,7 +108,12 @@ pub(super) fn removal(found: &FoundLeftovers, chosen: &Settings) -> StateRemoval
         Some(_) => LinkRemoval::Whole,
     };
     let foreign = found.foreign_sets.iter();
-    removal.kept.extend(foreign.map(|set| format!("the set {set}, which is not of our type")));
+    removal.kept.extend(foreign.map(|set| {
+        format!(
+            "the set {set}, whose type is not that of \
+                                                   kube-ipvs"
+        )
+    }));
     removal.kept.extend(unowned(&actual, &removal.virtual_servers));
     removal
 }
@@ -121,8 +126,8 @@ fn unowned(actual: &Actual, removed: &[Frontend]) -> Option<String> {
     left.sort_unstable();
     (!left.is_empty()).then(|| {
         format!(
-            "virtual servers that no set or interface of kube-ipvs names, or that are inside the \
-             excluded networks: {} (ipvsadm -D removes one)",
+            "unowned virtual servers, or virtual servers inside the excluded networks: {} (remove \
+             one with ipvsadm -D)",
             first_named(left.iter())
         )
     })

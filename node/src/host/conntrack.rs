@@ -99,23 +99,22 @@ fn sysctls(chosen: &Conntrack) -> Vec<Sysctl> {
         (
             "net/netfilter/nf_conntrack_tcp_timeout_established",
             chosen.tcp_established,
-            "idle TCP connections are remembered as long as conntrack.tcpEstablishedTimeout says",
+            "conntrack keeps idle TCP connections for conntrack.tcpEstablishedTimeout",
         ),
         (
             "net/netfilter/nf_conntrack_tcp_timeout_close_wait",
             chosen.tcp_close_wait,
-            "half-closed TCP connections are remembered as long as conntrack.tcpCloseWaitTimeout \
-             says",
+            "conntrack keeps half-closed TCP connections for conntrack.tcpCloseWaitTimeout",
         ),
         (
             "net/netfilter/nf_conntrack_udp_timeout",
             chosen.udp,
-            "UDP packets without an answer are remembered as long as conntrack.udpTimeout says",
+            "conntrack keeps unanswered UDP flows for conntrack.udpTimeout",
         ),
         (
             "net/netfilter/nf_conntrack_udp_timeout_stream",
             chosen.udp_stream,
-            "idle UDP conversations are remembered as long as conntrack.udpStreamTimeout says",
+            "conntrack keeps idle UDP flows for conntrack.udpStreamTimeout",
         ),
     ] {
         if let Some(duration) = duration {
@@ -125,14 +124,15 @@ fn sysctls(chosen: &Conntrack) -> Vec<Sysctl> {
         }
     }
     if chosen.tcp_be_liberal {
-        let why = "TCP packets out of their window are not dropped (conntrack.tcpBeLiberal)";
+        let why = "TCP packets outside of the window are not dropped (conntrack.tcpBeLiberal)";
         sysctls.push(sysctl("net/netfilter/nf_conntrack_tcp_be_liberal", 1, why));
     }
     sysctls
 }
 
 fn size(entries: u32) -> Sysctl {
-    let why = "as many connections are tracked as conntrack.maxPerCore and conntrack.min say";
+    let why = "conntrack tracks as many connections as conntrack.maxPerCore and conntrack.min ask \
+               for";
     Sysctl::new(MAX, entries, true, why)
 }
 
@@ -168,7 +168,7 @@ fn set_buckets(root: &Root, buckets: u32, outcome: &mut ConntrackSetup) {
     match enlarge(&root.sys.join(HASH_SIZE), buckets) {
         Ok(None) => {}
         Ok(Some(before)) => {
-            let why = "a bucket of the connection tracking table has four entries at most";
+            let why = "a bucket of the conntrack table has at most four entries";
             let sysctl = Sysctl::new(BUCKETS, buckets, true, why);
             outcome.changed.push(SysctlChange { sysctl, before: before.to_string() });
         }
@@ -181,14 +181,14 @@ fn too_few_buckets(buckets: u32, error: &io::Error) -> String {
     // (`nf_conntrack_set_hashsize` in net/netfilter/nf_conntrack_core.c).
     let cure = match error.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
         Some(rustix::io::Errno::OPNOTSUPP) => {
-            "This is not the host's network namespace, and only there they can be set"
+            "This is not the host's network namespace, and they can be set only there"
         }
-        _ => "Mount /sys writable, or leave the table as it is (conntrack.maxPerCore: 0)",
+        _ => "Mount /sys writable, or leave the table unchanged (conntrack.maxPerCore: 0)",
     };
     format!(
-        "The connection tracking table stays as it is: it cannot be given {buckets} buckets, a quarter \
-         of the entries that conntrack.maxPerCore and conntrack.min ask for: {error}. With fewer, \
-         tracking slows down when the table fills. {cure}. On the host: echo {buckets} > /sys/{HASH_SIZE}"
+        "cannot resize the conntrack table to {buckets} buckets, a quarter of the entries that \
+         conntrack.maxPerCore and conntrack.min ask for: {error}. With fewer buckets, tracking \
+         slows down as the table fills. {cure}. On the host: echo {buckets} > /sys/{HASH_SIZE}"
     )
 }
 
@@ -198,8 +198,8 @@ fn tolerable(proc_sys: &Path, error: &SysctlError) -> Option<String> {
     let found = error.found.as_ref()?;
     is_of_another_namespace(proc_sys).then(|| {
         format!(
-            "{} stays {found}, and {wanted} was asked for: this is not the host's network \
-             namespace, and only there it can be set",
+            "{} stays {found} instead of {wanted}: this is not the host's network namespace, and \
+             it can be set only there",
             error.sysctl.name()
         )
     })

@@ -55,8 +55,9 @@ fn keep_families(
     let lost: Vec<String> = lost.map(ToString::to_string).collect();
     if !lost.is_empty() {
         bail!(
-            "the node serves {} now, and could not any more in mode {mode}:\n- {}",
+            "the node serves {} now, and could not serve it in {}:\n- {}",
             lost.join(" and "),
+            mode.title(),
             dropped.join("\n- ")
         );
     }
@@ -164,7 +165,7 @@ fn gather(
         None if settings.has_tables() => try_tables(family, settings),
         Some(Ok(rules)) => patiently(PROBE_PAUSE, || (mode.try_rules)(rules, settings)),
         Some(Err(error)) => Err(error.clone()),
-        None => Err("not looked for".to_owned().into()),
+        None => Err("not checked".to_owned().into()),
     };
     let ModeSysctls { needed, .. } = (mode.sysctls)(configuration);
     (mode.gather)(settings, &needed, &mut try_rules)
@@ -189,10 +190,10 @@ fn report(mode: Mode, findings: &Findings) -> anyhow::Result<()> {
     }
     let what = mode::of(mode).service;
     if !findings.is_usable() {
-        bail!("this host cannot do {what}:\n- {}", findings.fatal().join("\n- "));
+        bail!("this host does not support {what}:\n- {}", findings.fatal().join("\n- "));
     }
     let families: Vec<String> = findings.families.iter().map(ToString::to_string).collect();
-    info!(families = families.join(" and "), "host checked: it can do {what}");
+    info!(families = families.join(" and "), "host checked: it supports {what}");
     Ok(())
 }
 

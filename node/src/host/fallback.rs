@@ -1,8 +1,8 @@
 //! Decision about a host that cannot do the preferred mode.
 //!
 //! It falls before anything is changed. A node whose traffic mode ipvs carries does not change its
-//! mode because a module could not be loaded for a moment: there the program ends, and its supervisor
-//! tries again.
+//! mode because a module could not be loaded for a moment: there kube-ipvs exits, and its
+//! supervisor tries again.
 
 use std::fmt;
 
@@ -41,14 +41,17 @@ pub(super) fn decide(
             Ok(Some(FallenBack { preferred, mode, missing: missing.to_vec() }))
         }
         Ok(state) => bail!(
-            "this host cannot do mode {preferred} now, and does not fall back to mode {mode}, \
-             because mode ipvs has carried its traffic: {state}. If it is never to do mode ipvs \
-             again, run --cleanup or restart the host. Missing:\n- {lacks}"
+            "this host does not support {} now, and does not fall back to {}, because it has state \
+             of IPVS mode: {state}. To leave IPVS mode for good, run --cleanup or reboot the host. \
+             Missing prerequisites:\n- {lacks}",
+            preferred.title(),
+            mode.title()
         ),
         Err(error) => bail!(
-            "this host cannot do mode {preferred} now, and does not fall back to mode {mode}, \
-             because it cannot be read if mode ipvs has carried its traffic: {error}. \
-             Missing:\n- {lacks}"
+            "this host does not support {} now, and does not fall back to {}, because kube-ipvs \
+             cannot read whether it has state of IPVS mode: {error}. Missing prerequisites:\n- {lacks}",
+            preferred.title(),
+            mode.title()
         ),
     }
 }
@@ -57,7 +60,8 @@ impl fmt::Display for FallenBack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { preferred, mode, missing } = self;
         let missing = missing.join("; ");
-        write!(f, "this host cannot do mode {preferred}, so mode {mode} is taken: {missing}")
+        let (preferred, mode) = (preferred.title(), mode.title());
+        write!(f, "this host does not support {preferred}; falling back to {mode}: {missing}")
     }
 }
 
@@ -111,14 +115,14 @@ mod tests {
         ] {
             let said =
                 decide(&mk_choice(true), &mk_missing(), || Ok(state)).unwrap_err().to_string();
-            assert!(said.contains("does not fall back to mode iptables"), "{said}");
+            assert!(said.contains("does not fall back to iptables mode"), "{said}");
             assert!(said.contains("- no ip_vs\n- no ip_set"), "{said}");
             // A host that has nothing to complain of is not even asked.
             assert_eq!(decide(&mk_choice(true), &[], || Ok(state)).unwrap(), None);
         }
         let unread = || Err("said no".to_owned());
         let said = decide(&mk_choice(true), &mk_missing(), unread).unwrap_err().to_string();
-        assert!(said.contains("cannot be read") && said.contains("said no"), "{said}");
+        assert!(said.contains("cannot read whether") && said.contains("said no"), "{said}");
     }
 
     #[test]
@@ -127,7 +131,7 @@ mod tests {
             decide(&mk_choice(true), &mk_missing(), || Ok(NONE)).unwrap().unwrap().to_string();
         assert_eq!(
             fallen,
-            "this host cannot do mode ipvs, so mode iptables is taken: no ip_vs; no ip_set"
+            "this host does not support IPVS mode; falling back to iptables mode: no ip_vs; no ip_set"
         );
     }
 }

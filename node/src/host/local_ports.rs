@@ -29,11 +29,10 @@ fn warning(proc_sys: &Path) -> Option<String> {
     let is_free = |port: &u16| !reserved.iter().any(|ports| ports.contains(port));
     NODE_PORTS.filter(|port| chosen.contains(port)).find(is_free).map(|_| {
         format!(
-            "net.ipv4.ip_local_port_range is {} to {}: programs of this node may connect from a \
-             port that is a NodePort, and then get no answer, because IPVS takes it for a new \
-             connection. Keep these ports free (sysctl -w \
-             net.ipv4.ip_local_reserved_ports={}-{}, or what kube-apiserver's \
-             --service-node-port-range is)",
+            "net.ipv4.ip_local_port_range ({} to {}) overlaps NodePorts: a process on this node \
+             that connects from such a port gets no answer, because IPVS takes the answer for a \
+             new connection. Reserve the ports: sysctl -w net.ipv4.ip_local_reserved_ports={}-{} \
+             (the range of kube-apiserver's --service-node-port-range)",
             chosen.start(),
             chosen.end(),
             NODE_PORTS.start(),

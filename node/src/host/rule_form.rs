@@ -64,6 +64,6 @@ pub(super) fn take_sets(settings: &Settings, linux: &mut Linux) -> Result<(), Re
         Linux::open(HashMap::default(), Mode::Ipvs)?.copy_sets(&mut tables, &families)?
     };
     let to = if has_tables { "nf_tables" } else { "ipset" };
-    info!("entries of sets in the other form are in {to} now: {n_taken}");
+    info!("moved {n_taken} entries of sets in the other form to {to}");
     Ok(())
 }

@@ -1,8 +1,8 @@
 //! Sysctls that are set at the start, and a record of the values that they had.
 //!
-//! Nothing puts them back when the program ends, since the next proxy needs them, too. For a machine
-//! that is to be as it was, the record is a file that `sysctl -p` reads. It is in `/run`, which ends
-//! when the sysctls' values do: with the next boot.
+//! Nothing puts them back when kube-ipvs exits, since the next proxy needs them, too. For a machine
+//! that is to be as it was, the record is a file that `sysctl -p` reads. It is in `/run`, which
+//! ends when the sysctls' values do: with the next boot.
 
 use std::fs::{self, DirBuilder};
 use std::io::{self, ErrorKind};
@@ -19,7 +19,8 @@ use kernel::sysctl::{self, Sysctl, SysctlChange};
 const RECORD: &str = "/run/kube-ipvs/sysctls-before.conf";
 
 /// First line of the record.
-const HEADING: &str = "# Sysctls that kube-ipvs has changed since the machine started, and the values that they had.\n";
+const HEADING: &str = "# Sysctls that kube-ipvs has changed since boot, with their former \
+                       values.\n";
 
 /// Sets sysctls. Returns the failures of those without which Services do not work.
 pub(super) fn set(proc_sys: &Path, wanted: &[Sysctl]) -> Vec<String> {
@@ -78,8 +79,9 @@ fn record_for_host(changes: &[SysctlChange]) {
         && let Err(error) = record(Path::new(RECORD), changes)
     {
         info!(
-            "cannot write the values that sysctls had to {RECORD}: {error}; --cleanup will not say how to \
-             put them back. The log has them; to have the file, too, make its folder writable"
+            "cannot write the former values of sysctls to {RECORD}: {error}; --cleanup will not \
+             report how to restore them. The log has the values; make the directory writable to \
+             keep them in the file, too"
         );
     }
 }
@@ -139,8 +141,8 @@ fn changed_by(record: &Path, proc_sys: &Path) -> Option<String> {
     let changed: Vec<String> = changed.collect();
     (!changed.is_empty()).then(|| {
         format!(
-            "these sysctls stay, since another program may need them by now: {}. To have all of \
-             them as they were: sysctl -e -p {}",
+            "these sysctls are not restored, because another program may need them by now: {}. To \
+             restore all of them: sysctl -e -p {}",
             changed.join(", "),
             record.display()
         )

@@ -46,13 +46,13 @@ pub(super) fn internal_frontends(search: &mut AbilitySearch<'_>) {
             continue;
         };
         let remedy = if error.is_momentary {
-            "End what holds the lock of iptables, and restart kube-ipvs"
+            "Stop the process that holds the iptables lock, and restart kube-ipvs"
         } else {
             "Load the module xt_NETMAP on the host, and restart kube-ipvs"
         };
         let limit = format!(
-            "clients in the cluster get this node's endpoints only, where a Service has externalTrafficPolicy \
-             Local ({family}): {}. {remedy}",
+            "clients in the cluster reach only this node's endpoints of Services with \
+             externalTrafficPolicy Local ({family}): {}. {remedy}",
             error.words
         );
         warn!("{limit}");
@@ -68,8 +68,8 @@ pub(super) fn internal_frontends(search: &mut AbilitySearch<'_>) {
 pub(super) fn sctp_ports(search: &mut AbilitySearch<'_>) {
     let lack = |(family, rules): (&Family, &Rules)| match rules.try_sctp() {
         Err(error) if !error.is_momentary => Some(format!(
-            "ports of SCTP are not served: {family}: {}. Load the module on the host (modprobe xt_sctp), and \
-             restart kube-ipvs",
+            "SCTP ports are not served: {family}: {}. Load the module on the host (modprobe \
+             xt_sctp), and restart kube-ipvs",
             error.words
         )),
         _ => None,
@@ -98,7 +98,7 @@ pub(super) fn syn_copies(search: &mut AbilitySearch<'_>) {
 /// The consequence of rules that cannot show IPVS copies of packets, in words.
 #[must_use]
 pub fn lacks_copies() -> &'static str {
-    "Until the node has left mode ipvs, a client that uses the port of a closed connection again may \
+    "Until the node has left IPVS mode, a connection from a client port that was used before may \
      be reset"
 }
 
@@ -143,14 +143,14 @@ pub fn lack_of_localhost_node_ports(
         return None;
     }
     let instead = if configuration.localhost_node_ports {
-        "kube-ipvs goes on listening there (localhostNodePorts)"
+        "kube-ipvs keeps listening there (localhostNodePorts)"
     } else {
-        "NodePorts are not reached at 127.0.0.1"
+        "NodePorts cannot be reached at 127.0.0.1"
     };
     Some(format!(
-        "rules cannot lead NodePorts on localhost: {} is not {}, and this process may not set it: \
-         {instead}. Set it on the host (sysctl -w {}={}), or have the pod start in mode iptables, whose \
-         init container sets it",
+        "rules cannot serve NodePorts on localhost: {} is not {}, and this process may not set it: \
+         {instead}. Set it on the host (sysctl -w {}={}), or start the pod in iptables mode: its \
+         init container then sets it",
         wanted.name(),
         wanted.value,
         wanted.name(),
@@ -189,13 +189,13 @@ fn counts(
     match &tried {
         Ok(()) => {}
         Err(ProbeError { words, is_momentary: false }) => info!(
-            "rules count no packets by name (module xt_nfacct, {family}), and two metrics are missing for \
-             it: {words}"
+            "two metrics of {family} are missing, because rules cannot count packets by name \
+             (module xt_nfacct): {words}"
         ),
         // Rules of Services do not wait for metrics, and with one that the kernel lacks none is written.
         Err(ProbeError { words, is_momentary: true }) => warn!(
-            "it could not be tried whether rules count packets by name ({family}), and two metrics are \
-             missing until kube-ipvs is started again: {words}"
+            "two metrics of {family} are missing until kube-ipvs is restarted, because it could \
+             not be tested whether rules can count packets by name: {words}"
         ),
     }
     tried.is_ok()

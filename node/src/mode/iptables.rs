@@ -47,7 +47,7 @@ pub(super) static IPTABLES: HostMode = HostMode {
     takes_at_input: false,
     forwards_first_packets: true,
     idle_limit: |_| None,
-    fate_of_ipvs_state: "Its connections have until the drain deadline to end, and then it is removed",
+    fate_of_ipvs_state: "Its connections have until the drain deadline to end; then it is removed",
 
     has_chain: |table, name| {
         CHAINS.contains(&(table, name))
@@ -93,7 +93,10 @@ fn make_counters() -> bool {
     });
     if let Err(error) = &made {
         let names = COUNTERS.join(" and ");
-        info!("cannot make the packet counters {names}: {}; no rule counts", error.words);
+        info!(
+            "cannot create the packet counters {names}: {}; rules do not count packets",
+            error.words
+        );
     }
     made.is_ok()
 }

@@ -83,7 +83,8 @@ const WITH_IPTABLES: HostMode = HostMode {
     takes_at_input: true,
     forwards_first_packets: false,
     idle_limit,
-    fate_of_ipvs_state: "It is taken over: only differences are written, and connections go on",
+    fate_of_ipvs_state: "kube-ipvs takes it over: it writes only differences, and connections \
+                         continue",
 
     has_chain: |table, name| {
         RuleSet::chain_names().any(|(of, chain)| (of.name(), chain) == (table, name))
@@ -101,27 +102,27 @@ pub(super) fn needed(arp: ServiceAddressesArp, kernel: Option<KernelVersion>) ->
             "net/ipv4/vs/conntrack",
             1,
             true,
-            "IPVS connections are masqueraded and filtered by connection tracking",
+            "conntrack masquerades and filters IPVS connections",
         ),
         ip_forward(),
         Sysctl::new(
             "net/ipv4/vs/expire_nodest_conn",
             1,
             false,
-            "clients of a removed endpoint are told at once instead of hanging",
+            "connections to a removed endpoint are reset at once instead of hanging",
         ),
         Sysctl::new(
             "net/ipv4/vs/expire_quiescent_template",
             1,
             false,
-            "session affinity does not hold on to an endpoint that takes no new connections",
+            "session affinity does not keep clients on an endpoint that gets no new connections",
         ),
     ];
     // With 1, the default, a client that reuses a source port waits a second; with 0 it may be sent
     // to an endpoint that is going away. Linux 5.9 made 1 do the right thing ("ipvs: allow
     // connection reuse for unconfirmed conntrack"), and 4.1 was the first to have the sysctl.
     if kernel.is_some_and(|kernel| (KernelVersion(4, 1)..KernelVersion(5, 9)).contains(&kernel)) {
-        let why = "a client that reuses a source port does not wait a second";
+        let why = "a client that reuses a source port is not delayed by a second";
         needed.push(Sysctl::new("net/ipv4/vs/conn_reuse_mode", 0, false, why));
     }
     // `arp_ignore` in net/ipv4/arp.c: with 1, an address is answered for on the interface that has
@@ -131,7 +132,7 @@ pub(super) fn needed(arp: ServiceAddressesArp, kernel: Option<KernelVersion>) ->
         ServiceAddressesArp::Strict => 1,
         ServiceAddressesArp::Quiet => 3,
     };
-    let why = "only one node answers ARP requests for a load-balancer address";
+    let why = "only one node answers ARP requests for a load balancer IP";
     needed.push(Sysctl::new("net/ipv4/conf/all/arp_ignore", arp_ignore, false, why));
     needed.push(Sysctl::new("net/ipv4/conf/all/arp_announce", 2, false, why));
     needed
@@ -187,7 +188,7 @@ fn set_up(
 
 fn timeouts(wanted: IpvsTimeouts) -> anyhow::Result<ipvs::Timeouts> {
     let seconds = |duration: Duration| {
-        u32::try_from(duration.as_secs()).context("an IPVS timeout is longer than the kernel takes")
+        u32::try_from(duration.as_secs()).context("an IPVS timeout exceeds the kernel's limit")
     };
     Ok(ipvs::Timeouts::default()
         .with_tcp(seconds(wanted.tcp)?)
@@ -200,10 +201,9 @@ fn timeouts(wanted: IpvsTimeouts) -> anyhow::Result<ipvs::Timeouts> {
 fn warn_of_local_networks(proc_sys: &Path, arp: ServiceAddressesArp) {
     if arp == ServiceAddressesArp::Quiet && sysctl::routes_local_networks(proc_sys) {
         warn!(
-            "ARP requests for service addresses are answered in spite of serviceAddressesArp: \
-             quiet, because net.ipv4.conf.all.route_localnet is 1. kube-proxy's mode iptables sets \
-             it, and perhaps something else needs it; if nothing does: sysctl -w \
-             net.ipv4.conf.all.route_localnet=0"
+            "this node answers ARP requests for Service addresses despite serviceAddressesArp: \
+             quiet, because net.ipv4.conf.all.route_localnet is 1. kube-proxy's iptables mode sets \
+             it. If nothing else needs it: sysctl -w net.ipv4.conf.all.route_localnet=0"
         );
     }
 }

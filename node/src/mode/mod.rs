@@ -99,7 +99,7 @@ pub(crate) fn of_settings(settings: &Settings) -> &'static HostMode {
     if settings.has_tables() { &ipvs::IPVS_IN_NFTABLES } else { of(settings.mode) }
 }
 
-/// Returns the modules that a mode needs with these kinds of iptables; without any, with nf_tables.
+/// Returns the modules that a mode needs with these iptables variants; without any, with nf_tables.
 #[must_use]
 pub fn needed_modules(settings: &Settings, backends: &[Backend]) -> Vec<String> {
     let HostMode { modules, has_scheduler, .. } = of_settings(settings);
@@ -135,8 +135,8 @@ fn ip_forward() -> Sysctl {
 /// real server of weight 0 when it sees a SYN from the same port (`ip_vs_in_hook`), and finds no real
 /// server for that (`ip_vs_check_template` in net/netfilter/ipvs/ip_vs_conn.c).
 fn beside_ipvs() -> Vec<Sysctl> {
-    const CUT: &str = "IPVS cuts no connection that rules have led to an endpoint";
-    const FORGETS: &str = "IPVS forgets the connection from a port that its client uses again";
+    const CUT: &str = "IPVS does not cut connections that rules direct to an endpoint";
+    const FORGETS: &str = "IPVS drops its entry when a client reuses a source port";
     vec![
         Sysctl::new("net/ipv4/vs/nat_icmp_send", 0, false, CUT),
         Sysctl::new("net/ipv4/vs/expire_nodest_conn", 1, false, FORGETS),

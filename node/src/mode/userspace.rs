@@ -27,7 +27,7 @@ pub(super) static USERSPACE: HostMode = HostMode {
     takes_at_input: false,
     forwards_first_packets: false,
     idle_limit: |_| None,
-    fate_of_ipvs_state: "Its connections have until the drain deadline to end, and then it is removed",
+    fate_of_ipvs_state: "Its connections have until the drain deadline to end; then it is removed",
 
     has_chain: |table, name| CHAINS.contains(&(table, name)),
     has_firewall: false,

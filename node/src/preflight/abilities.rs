@@ -14,6 +14,7 @@ use config::words::FastPathChoice;
 use kernel::probe::{self, Facts, Finding, Ipv6, ProbeError};
 use kernel::rules::{Backend, Rules};
 use kernel::sysctl::{self, KernelVersion};
+use syntax::page;
 
 /// The oldest kernel that kube-ipvs is made for.
 const OLDEST_KERNEL: KernelVersion = KernelVersion(5, 10);
@@ -36,21 +37,23 @@ pub(super) fn checks(
             checks.push(Check::ok(program(family), programs(rules)));
         }
         if works && facts.rule_form == RuleForm::Nftables {
-            let found = format!("takes the rules of {family}, in tables {}", nft::TABLE);
+            let found = format!("accepts the rules of {family}, in tables {}", nft::TABLE);
             checks.push(Check::ok("nf_tables", found));
         }
     }
     let modes = &configuration.modes;
     if let Some(fallback) = &modes.fallback {
         let found = format!(
-            "a host that cannot do mode {} serves in mode {}",
-            modes.preferred, fallback.mode
+            "a host without support for {} serves in {}",
+            modes.preferred.title(),
+            fallback.mode.title()
         );
         checks.push(Check::note("fallback", found));
     }
     checks.extend(fast_path(configuration));
     checks.extend(without_internal_frontends.iter().map(|why| {
-        let remedy = "load the module xt_NETMAP on the host (docs/traffic-policies.md)";
+        let remedy =
+            concat!("load the module xt_NETMAP on the host; see ", page!("traffic-policies"));
         Check::warning("internal frontends", why, remedy)
     }));
     checks
@@ -68,7 +71,11 @@ fn fast_path(configuration: &Configuration) -> Option<Check> {
             if configuration.fast_path == FastPathChoice::Auto {
                 return Some(Check::note(NAME, found));
             }
-            Some(Check::warning(NAME, found, "docs/fast-path.md has what each needs"))
+            Some(Check::warning(
+                NAME,
+                found,
+                concat!("provide the prerequisites of the fast path: ", page!("fast-path")),
+            ))
         }
     }
 }
@@ -80,7 +87,7 @@ fn kernel(version: Option<KernelVersion>) -> Check {
         Some(KernelVersion(major, minor)) => {
             let found = format!("Linux {major}.{minor}");
             if KernelVersion(major, minor) < OLDEST_KERNEL {
-                let found = format!("{found}, which is older than any that is tested");
+                let found = format!("{found} is older than the oldest tested version");
                 return Check::warning(NAME, found, "use Linux 5.10 or newer");
             }
             Check::ok(NAME, found)

@@ -15,6 +15,7 @@ use kernel::input_rules::{self, Obstacle};
 use kernel::link::{Link, LinkAddress, Links};
 use kernel::linux::bridges;
 use syntax::counted::first_named;
+use syntax::page;
 
 pub(super) fn checks(
     configuration: &Configuration,
@@ -41,7 +42,7 @@ fn of_bridges(
     let mut hidden = bridges::hidden(proc_sys, &mut links, &addresses)?;
     hidden.retain(|it| configuration.settings.families.contains(&it.family));
     if hidden.is_empty() {
-        return Ok(vec![Check::ok(NAME, "no pod's answer stays within a bridge unseen")]);
+        return Ok(vec![Check::ok(NAME, "IPVS sees all answers of pods on bridges")]);
     }
     Ok(hidden.into_iter().map(|it| Check::warning(NAME, it.what, it.remedy)).collect())
 }
@@ -61,12 +62,15 @@ fn obstacles(settings: &Settings, saved: &[Saved]) -> Vec<Check> {
     let drops = texts().find_map(|(_, text)| input_rules::drops_input(text));
     let of_input = match drops {
         Some(how) if in_input.is_empty() => {
-            format!("{how}. New connections to Services are let in before (acceptServiceTraffic)")
+            format!(
+                "{how}. A rule of kube-ipvs before it accepts new connections to Services \
+                     (acceptServiceTraffic)"
+            )
         }
-        _ => "lets Service traffic pass".to_owned(),
+        _ => "accepts Service traffic".to_owned(),
     };
     let mut checks = check("INPUT", in_input, &of_input);
-    checks.extend(check("routing rules", in_routing, "the table local is the first one"));
+    checks.extend(check("routing rules", in_routing, "the table local comes first"));
     checks
 }
 
@@ -81,15 +85,16 @@ pub(super) fn forward_policy(settings: &Settings, saved: &[Saved]) -> Vec<Check>
                 return Check::warning(
                     NAME,
                     format!(
-                        "{found}. In nf_tables no rule of kube-ipvs can accept what another table drops: clients \
-                         outside get no answer of a pod unless the network plugin accepts it"
+                        "{found}. In nf_tables, kube-ipvs cannot accept packets that another table \
+                         drops: clients outside get no answer from a pod unless the network plugin \
+                         accepts it"
                     ),
-                    "see that the network plugin accepts pods' packets, set the policy to ACCEPT (iptables -P \
-                     FORWARD ACCEPT), or set ruleBackend: iptables",
+                    "make sure that the network plugin accepts pods' packets, set the policy to \
+                     ACCEPT (iptables -P FORWARD ACCEPT), or set ruleBackend: iptables",
                 );
             }
             if !mode::of_settings(settings).forwards_first_packets {
-                let accepted = "Answers of Services are accepted by KUBE-FORWARD";
+                let accepted = "KUBE-FORWARD accepts answers of Services";
                 return Check::note(NAME, format!("{found}. {accepted}"));
             }
             Check::warning(
@@ -98,8 +103,8 @@ pub(super) fn forward_policy(settings: &Settings, saved: &[Saved]) -> Vec<Check>
                     "{found}. KUBE-FORWARD accepts answers and masqueraded connections only: a pod's \
                      first packet to an endpoint needs a rule of the network plugin"
                 ),
-                "see that the network plugin accepts pods' packets, or set the policy to ACCEPT \
-                 (iptables -P FORWARD ACCEPT)",
+                "make sure that the network plugin accepts pods' packets, or set the policy to \
+                 ACCEPT (iptables -P FORWARD ACCEPT)",
             )
         })
         .collect();
@@ -165,7 +170,7 @@ pub(super) fn overlaps(networks: &[(IpNet, &str)], used: &[IpNet]) -> Vec<Check>
         checks.push(Check::warning(
             NAME,
             format!("{network} ({setting}) is in use on this host: {named}"),
-            format!("choose another network for {setting} (docs/config.md)"),
+            format!("choose another network for {setting}; see {}", page!("config")),
         ));
     }
     if checks.is_empty() {

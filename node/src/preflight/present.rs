@@ -13,6 +13,7 @@ use crate::mode;
 use config::Configuration;
 use kernel::rules::{Backend, READ_BY_CHAIN, Rules};
 use syntax::counted::first_named;
+use syntax::page;
 
 /// Programs that lead connections to Services, or do so in some of their modes.
 const PROXIES: [&str; 5] =
@@ -87,20 +88,21 @@ fn proxy_of(folder: &Path) -> Option<String> {
 pub(super) fn proxies(running: &[RunningProxy]) -> Vec<Check> {
     const NAME: &str = "other proxies";
     if running.is_empty() {
-        let found = "none among the processes that can be seen from here";
+        let found = "none among the visible processes";
         return vec![Check::ok(NAME, found)];
     }
     let check = |proxy: &RunningProxy| {
         let RunningProxy { name, pid } = proxy;
         match name.as_str() {
             "kube-ipvs" => {
-                let found = format!("kube-ipvs runs already (process {pid}): a takeover is done");
+                let found =
+                    format!("kube-ipvs already runs (process {pid}): this node is migrated");
                 Check::note(NAME, found)
             }
             "calico-node" => {
                 let found = format!("calico-node runs (process {pid})");
                 let advice =
-                    "its eBPF dataplane serves Services itself: see that it is not enabled";
+                    "its eBPF dataplane serves Services itself: make sure that it is not enabled";
                 Check::note(NAME, found).advised(advice)
             }
             _ => Check::warning(
@@ -109,8 +111,10 @@ pub(super) fn proxies(running: &[RunningProxy]) -> Vec<Check> {
                     "{name} runs (process {pid}): two proxies undo each other's changes if both \
                      serve the same Services"
                 ),
-                "end it, or its part for Services, before kube-ipvs starts; traffic goes on meanwhile \
-                 (docs/migrate-by-image.md)",
+                concat!(
+                    "stop it, or its Service proxy, before kube-ipvs starts; traffic continues meanwhile; see ",
+                    page!("migrate-by-image")
+                ),
             ),
         }
     };
@@ -126,7 +130,7 @@ fn of_ipvs(configuration: &Configuration) -> Check {
     let of_others = left::of_other_programs(&configuration.settings).unwrap_or_default();
     let others = match of_others {
         0 => String::new(),
-        count => format!(". {count} virtual servers of other programs stay as they are"),
+        count => format!(". {count} unowned virtual servers stay unchanged"),
     };
     if left.is_empty() {
         return Check::ok(NAME, format!("none of a proxy's{others}"));
@@ -166,14 +170,16 @@ fn of_rules(configuration: &Configuration, saved: &[Saved]) -> Vec<Check> {
 
 /// Rules of both kinds hold at the same time, the older ones first or last, as it happens.
 fn both_kinds(configuration: &Configuration, family: Family, kinds: &str) -> Check {
-    const NAME: &str = "kinds of iptables";
-    let found = format!("{family}: KUBE- chains in {kinds}; both hold at the same time");
+    const NAME: &str = "iptables variants";
+    let found = format!("{family}: KUBE- chains in {kinds}; the kernel applies both");
     if configuration.cleanup_other_modes {
-        let found =
-            format!("{found}. Those of a proxy in the other kind are removed after the takeover");
+        let found = format!(
+            "{found}. kube-ipvs removes a proxy's chains in the other variant after the \
+                     takeover"
+        );
         return Check::note(NAME, found);
     }
-    let remedy = "set cleanupOtherModes: true, or run kube-proxy --cleanup with the other kind";
+    let remedy = "set cleanupOtherModes: true, or run kube-proxy --cleanup with the other variant";
     Check::warning(NAME, found, remedy)
 }
 
@@ -184,11 +190,14 @@ fn of_other_modes(configuration: &Configuration) -> Check {
         Ok(left) if left.is_empty() => Check::ok(NAME, "none"),
         Ok(left) if configuration.cleanup_other_modes => Check::note(
             NAME,
-            format!("{left}. They lead connections until kube-ipvs does, and are removed then"),
+            format!(
+                "{left}. They handle connections until kube-ipvs does; then kube-ipvs removes \
+                     them"
+            ),
         ),
         Ok(left) => Check::warning(
             NAME,
-            format!("{left}. They stay, since cleanupOtherModes is false"),
+            format!("{left}. They stay, because cleanupOtherModes is false"),
             "set cleanupOtherModes: true, or remove them once kube-ipvs serves (kube-proxy --cleanup)",
         ),
     }
@@ -203,16 +212,13 @@ fn of_nftables(configuration: &Configuration) -> Check {
             let families: Vec<String> = families.iter().map(ToString::to_string).collect();
             let found = format!("has a table of {}", families.join(" and "));
             if configuration.cleanup_other_modes {
-                return Check::note(
-                    NAME,
-                    format!("{found}, which is removed once kube-ipvs serves"),
-                );
+                return Check::note(NAME, format!("{found}; kube-ipvs removes it once it serves"));
             }
             let remedy = "set cleanupOtherModes: true, or remove it once kube-ipvs serves (nft delete table ip \
                           kube-proxy; nft delete table ip6 kube-proxy)";
             Check::warning(
                 NAME,
-                format!("{found}, which stays and goes on leading connections"),
+                format!("{found}; it stays and keeps handling connections"),
                 remedy,
             )
         }
@@ -222,11 +228,11 @@ fn of_nftables(configuration: &Configuration) -> Check {
 /// KUBE- chains that no proxy of ours or kube-proxy's made.
 fn foreign(family: Family, backend: Backend, chains: &BTreeSet<&str>) -> Option<Check> {
     let found = format!(
-        "{family}, {}: {} are neither kube-proxy's nor ours, and stay as they are",
+        "{family}, {}: {} belong neither to kube-proxy nor to kube-ipvs, and stay unchanged",
         kind(backend),
         first_named(chains.iter())
     );
-    let advice = "nothing, if their program still runs; if it does not, remove them";
+    let advice = "if the program that created them no longer runs, remove them";
     (!chains.is_empty()).then(|| Check::note("other KUBE- chains", found).advised(advice))
 }
 
@@ -235,13 +241,13 @@ fn unshown(family: Family, saved: &str) -> Option<Check> {
     let read = saved.lines().filter_map(|line| line.strip_prefix(READ_BY_CHAIN));
     let tables: Vec<&str> = read.chain(left::unreadable(saved)).collect();
     let found = format!(
-        "{family}: other programs made rules in the table {} that iptables cannot show. kube-ipvs writes its \
-         own rules there, and reads them chain by chain",
+        "{family}: the table {} has rules of other programs that iptables cannot list. kube-ipvs \
+         writes its own rules there, and reads them chain by chain",
         tables.join(" and ")
     );
-    let advice = "better put rules that nft made into a table of another name; for others, install the \
-                  extension of iptables that they need";
-    (!tables.is_empty()).then(|| Check::note("rules not shown", found).advised(advice))
+    let advice = "move rules created by nft to a table with another name; for other rules, install \
+                  the iptables extension that they need";
+    (!tables.is_empty()).then(|| Check::note("rules iptables cannot list", found).advised(advice))
 }
 
 pub(super) const fn kind(backend: Backend) -> &'static str {
@@ -298,7 +304,7 @@ mod tests {
         );
         let check = foreign(Family::V4, Backend::Nft, &others).unwrap();
         assert_eq!(check.state, CheckState::Note);
-        assert!(check.found.contains("KUBE-NWPLCY-1 are neither"), "{}", check.found);
+        assert!(check.found.contains("KUBE-NWPLCY-1 belong neither"), "{}", check.found);
         assert_eq!(foreign(Family::V4, Backend::Nft, &BTreeSet::new()), None);
     }
 

@@ -28,7 +28,7 @@ pub(super) fn checks(configuration: &Configuration, facts: &Facts, proc_sys: &Pa
     let mut checks = vec![to_set(&survey::sysctls_to_set(configuration), facts)];
     checks.extend(idle(configuration, proc_sys).map(Idle::check));
     checks.extend(survey::local_ports(configuration).map(|checked| match checked {
-        Ok(()) => Check::ok("local ports", "none of them is a NodePort"),
+        Ok(()) => Check::ok("local ports", "it has no NodePorts"),
         Err(warning) => Check::new("local ports", CheckState::Warning, warning),
     }));
     let buckets = survey::conntrack_buckets(configuration);
@@ -41,11 +41,11 @@ pub(super) fn checks(configuration: &Configuration, facts: &Facts, proc_sys: &Pa
 fn to_set(sysctls: &[(Sysctl, Option<String>)], facts: &Facts) -> Check {
     const NAME: &str = "sysctls";
     if sysctls.is_empty() {
-        return Check::ok(NAME, "all have their values");
+        return Check::ok(NAME, "all have the required values");
     }
     let changes = sysctls.iter().map(|(sysctl, value)| match value {
         Some(value) => format!("{sysctl} (it is {value})"),
-        None => format!("{sysctl} (it is not there yet)"),
+        None => format!("{sysctl} (does not exist yet)"),
     });
     let changes: Vec<String> = changes.collect();
     let found = format!("a start sets {}", changes.join(", "));
@@ -55,7 +55,7 @@ fn to_set(sysctls: &[(Sysctl, Option<String>)], facts: &Facts) -> Check {
             let settings: Vec<String> =
                 sysctls.iter().map(|(sysctl, _)| sysctl.to_string()).collect();
             let remedy = format!("set them on the host: sysctl -w {}", settings.join(" "));
-            Check::warning(NAME, format!("{found}, which it cannot from here"), remedy)
+            Check::warning(NAME, format!("{found}, but cannot from here"), remedy)
         }
     }
 }
@@ -84,25 +84,23 @@ impl Idle {
         let shortest =
             limits.into_iter().filter_map(|(limit, who, how)| Some((limit?, who, how))).min();
         let Some((limit, who, how)) = shortest else {
-            return Check::note(NAME, "no time limit can be read yet");
+            return Check::note(NAME, "no timeout can be read yet");
         };
         if limit > keepalive {
             return Check::ok(
                 NAME,
-                format!(
-                    "{who} remembers them for {limit} s, and keepalives come after {keepalive} s"
-                ),
+                format!("{who} keeps them for {limit} s, and keepalives come after {keepalive} s"),
             );
         }
         Check::warning(
             NAME,
             format!(
-                "{who} forgets a TCP connection after {limit} s without packets, before the first \
-                 keepalive ({keepalive} s, net.ipv4.tcp_keepalive_time): then it is cut off"
+                "{who} drops a TCP connection after {limit} s without packets, before the first \
+                 keepalive ({keepalive} s, net.ipv4.tcp_keepalive_time)"
             ),
             format!(
-                "{how}, or have programs send keepalives more often; a pod has a \
-                 net.ipv4.tcp_keepalive_time of its own"
+                "{how}, or let clients send keepalives more often; each pod has its own \
+                 net.ipv4.tcp_keepalive_time"
             ),
         )
     }
@@ -135,7 +133,7 @@ mod tests {
         let of_ipvs = idle(Some(900), Some(86_400));
         assert_eq!(of_ipvs.state, CheckState::Warning);
         assert!(
-            of_ipvs.found.starts_with("IPVS forgets a TCP connection after 900 s"),
+            of_ipvs.found.starts_with("IPVS drops a TCP connection after 900 s"),
             "{of_ipvs:?}"
         );
         assert!(of_ipvs.remedy.unwrap().starts_with("raise ipvs.tcpTimeout"));

@@ -1,9 +1,10 @@
 //! The dispatch: the chains that lead connections to Services. What is there of it while another
 //! mode's rules still lead them, and how such rules are known.
 //!
-//! Rules of nat come before IPVS. So on a node whose connections are led by rules, those of ipvs mode
-//! are written in two steps. The first leaves alone all that the other mode's way needs. The second
-//! comes when virtual servers and addresses are there: it writes the dispatch, in one COMMIT of nat.
+//! Rules of nat come before IPVS. So on a node whose connections are led by rules, those of ipvs
+//! mode are written in two steps. The first leaves alone all that the other mode's way needs. The
+//! second comes when virtual servers and addresses are written: it writes the dispatch, in one
+//! COMMIT of nat.
 //!
 //! Portals of mode userspace come before the rules of iptables mode, too. There the second step only
 //! takes the jumps to them out. Chains of ipvs mode in nf_tables come before all rules of iptables: the second step

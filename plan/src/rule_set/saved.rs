@@ -160,19 +160,22 @@ impl fmt::Display for Comparison {
     /// Writes what is not as it should be, on one line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.matches() {
-            return f.write_str("all rules are as they should be");
+            return f.write_str("all rules are as desired");
         }
         let jumps = self.missing_jumps.iter().map(|jump| format!("{jump}: jump missing"));
         let superseded = self.superseded_jumps.iter();
         let superseded =
             superseded.map(|jump| format!("{jump}: jump to be removed: `{}`", jump.rule()));
         let misplaced = self.misplaced_jumps.iter();
-        let misplaced = misplaced.map(|jump| {
-            format!("{jump}: jump in another order than it should be, or more than once")
-        });
+        let misplaced =
+            misplaced.map(|jump| format!("{jump}: jump in the wrong order, or more than once"));
         let portals = self.portal_jumps.iter();
-        let portals =
-            portals.map(|(from, rule)| format!("nat: {from} has `{rule}` of another mode"));
+        let portals = portals.map(|(from, rule)| {
+            format!(
+                "nat: {from} has `{rule}`, which belongs to another \
+                                                mode"
+            )
+        });
         let absent = self.absent_shared.iter();
         let absent = absent.map(|(table, chain)| format!("{table}: chain {chain} is missing"));
         let rules = self.missing_rules.iter();

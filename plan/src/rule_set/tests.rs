@@ -460,7 +460,7 @@ fn what_was_written_compares_equal_in_every_variant() {
         let rule_set = RuleSet::new(family, &settings);
         let comparison = rule_set.compare(&mk_saved(&rule_set));
         assert!(comparison.matches(), "{comparison}");
-        assert_eq!(comparison.to_string(), "all rules are as they should be");
+        assert_eq!(comparison.to_string(), "all rules are as desired");
     }
 }
 

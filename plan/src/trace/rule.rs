@@ -310,7 +310,7 @@ impl<'a> Reader<'a> {
     }
 
     fn argument(&mut self) -> Result<&'a str, String> {
-        self.next().ok_or_else(|| "its last word needs another".to_owned())
+        self.next().ok_or_else(|| "its last option needs a value".to_owned())
     }
 
     fn expected(&mut self, word: &str) -> Result<(), String> {
@@ -322,7 +322,7 @@ impl<'a> Reader<'a> {
 
     fn parsed<T: std::str::FromStr>(&mut self) -> Result<T, String> {
         let word = self.argument()?;
-        word.parse().map_err(|_| format!("{word} is not as expected"))
+        word.parse().map_err(|_| format!("{word} is unexpected"))
     }
 
     /// A value and its mask: `0x4000/0x4000`.
@@ -330,7 +330,8 @@ impl<'a> Reader<'a> {
         let word = self.argument()?;
         let number = |text: &str| {
             let digits = text.strip_prefix("0x").unwrap_or(text);
-            u32::from_str_radix(digits, 16).map_err(|_| format!("{word} is no value with a mask"))
+            u32::from_str_radix(digits, 16)
+                .map_err(|_| format!("{word} is not a value with a mask"))
         };
         match word.split_once('/') {
             Some((value, mask)) => Ok((number(value)?, number(mask)?)),

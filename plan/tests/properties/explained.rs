@@ -28,7 +28,7 @@ fn require_same_choice(explained: &ExplainedService) {
         let port = explained.port_of(frontend).unwrap();
         let used = port.endpoints.iter().filter(|it| it.decision(frontend.policy).is_used());
         let used: Vec<SocketAddr> = used.map(|it| it.socket).collect();
-        // What is drained by hand has weight 0.
+        // What is drained manually has weight 0.
         let desired = frontend.real_servers.iter().filter(|it| it.weight > 0);
         let desired: Vec<SocketAddr> = desired.map(|it| it.socket()).collect();
         assert_eq!(used, desired, "{frontend:?}\n{explained:#?}");

@@ -216,7 +216,7 @@ impl Suspicion {
 }
 
 impl Auditor {
-    /// Makes a drift check, and repairs at once what is not as expected.
+    /// Makes a drift check, and repairs at once what is unexpected.
     pub(super) async fn drift_check(
         &mut self,
         cx: &mut Context,

@@ -50,7 +50,7 @@ impl Sysctls {
                 return true;
             }
             if disturbed.obstacle.is_some() {
-                info!("{} has the value that Services need again", path.replace('/', "."));
+                info!("sysctl {} has the required value again", path.replace('/', "."));
                 return false;
             }
             now.saturating_duration_since(disturbed.last) < CALM
@@ -75,13 +75,13 @@ impl Sysctls {
         let disturbed = self.tried(change.sysctl.path, now);
         disturbed.obstacle = None;
         if disturbed.attempts < CONFLICT {
-            warn!("another program changed a sysctl; sets it again: {change}");
+            warn!("another program changed a sysctl; kube-ipvs sets it again: {change}");
         }
         (disturbed.attempts == CONFLICT).then(|| {
             format!(
                 "another program keeps setting {}={}, where kube-ipvs needs {}: {}. kube-ipvs sets \
-                 it again less and less often, once a minute in the end. Find the program that \
-                 sets it (files in /etc/sysctl.d, a service that runs sysctl)",
+                 it again at growing intervals of up to a minute. Find the program that sets it \
+                 (files in /etc/sysctl.d, a service that runs sysctl)",
                 change.sysctl.name(),
                 change.before,
                 change.sysctl.value,
@@ -99,8 +99,8 @@ impl Sysctls {
         }
         let consequence = if error.sysctl.required { "; Services need it" } else { "" };
         let note = format!(
-            "{text}. Another program changed it, or /proc/sys was not writable at the \
-             start{consequence}. Retries at least once a minute"
+            "{text}. Another program changed it, or /proc/sys was not writable at \
+             startup{consequence}. kube-ipvs retries at least once a minute"
         );
         disturbed.obstacle = Some(text);
         Some(note)

@@ -70,9 +70,9 @@ pub(super) async fn give_up_refused(
         if refused.contains(&family) {
             warn!(
                 %family,
-                "the rules that show IPVS copies of packets are refused, and are given up. Until the \
-                 node has left mode ipvs, a client that uses the port of a closed connection again may \
-                 be reset"
+                "the rules that pass retransmitted SYNs to IPVS were rejected, and kube-ipvs does \
+                 without them. Until the node has left IPVS mode, a connection from a client port \
+                 that was used before may be reset"
             );
             addresses.copies = None;
         }

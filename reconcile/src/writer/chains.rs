@@ -66,7 +66,7 @@ pub(super) fn awaited(op: &Op, refusal: &Refusal, retry_queue: &RetryQueue) -> O
 /// Has an operation wait for a chain.
 pub(super) fn wait(retry_queue: &mut RetryQueue, op: Op, chain: &Subject) {
     debug!("{op} waits for {chain}");
-    retry_queue.wait(op, chain, ", which it leads to");
+    retry_queue.wait(op, chain, ", its target");
 }
 
 /// Brings the retries of operations forward that lead to chains which have just been resolved.

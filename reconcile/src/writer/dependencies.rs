@@ -17,8 +17,8 @@ use super::closing;
 use crate::retry_queue::{Pending, RetryQueue};
 use kernel::RefusalClass;
 
-const LED_TO_NOTHING: &str = ", without which clients would be led to nothing";
-const STILL_LED: &str = " to be removed, which may still lead clients there";
+const LED_TO_NOTHING: &str = ", without which clients would reach no endpoint";
+const STILL_LED: &str = " to be removed, which may still direct clients there";
 
 /// Has the operations of a step wait that need what is pending.
 pub(super) fn hold(planner: &Planner, retry_queue: &mut RetryQueue, ops: &mut Vec<Op>) {
@@ -48,7 +48,7 @@ fn awaited(
         // Without a marker, it would stay for ever if its Service went while no process ran.
         Op::CreateVirtualServer(frontend, _) => {
             let mut markers = planner.markers_of(frontend);
-            markers.find(is_pending).map(|marker| (marker, ", which has to come first"))
+            markers.find(is_pending).map(|marker| (marker, ", which must be written first"))
         }
         // It lets clients past the access filter.
         Op::AddEntry(set, Entry::AddressPort(frontend)) if set.kind.admits() => {
@@ -68,7 +68,7 @@ fn awaited(
                 let mut marked = marked.into_iter().map(Subject::VirtualServer);
                 return marked
                     .find(is_pending)
-                    .map(|it| (it, " to be removed, which it marks as ours"));
+                    .map(|it| (it, " to be removed, whose ownership it marks"));
             }
             // It keeps clients from the node.
             let filtered = entry.address().filter(|_| set.kind == SetKind::IpvsAddresses);

@@ -1,6 +1,6 @@
-//! Letting connections end: a real server that is no longer wanted gets no new connections (weight 0)
-//! and is removed when its last one has ended, or when its time is up. A virtual server
-//! that is to go with its real servers stays until the last of them has gone.
+//! Letting connections end: a real server that is no longer wanted gets no new connections (weight
+//! 0) and is removed when its last one has ended, or when its time is over. A virtual server that
+//! is to go with its real servers stays until the last of them has gone.
 //!
 //! Removing a real server at once would cut every connection it has: the kernel drops a packet
 //! whose real server is gone. UDP real servers are removed at once, as kube-proxy does, since a client

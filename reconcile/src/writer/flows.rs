@@ -219,7 +219,8 @@ impl Flows {
                 Ok(count) => {
                     cx.observers.report(&Report::FlowsRemoved { family, count, took });
                     if count > 0 {
-                        debug!(%family, count, "removed flows that led nowhere, or whose time was up");
+                        debug!(%family, count, "removed conntrack entries without an endpoint, or \
+                                                past their drain deadline");
                     }
                 }
                 Err(refusal) => {
@@ -243,12 +244,11 @@ impl Flows {
         let text = refusal.to_string();
         if self.refused(refusal, Instant::now()) {
             warn!(
-                "cannot remove {family} flows that lead nowhere from connection tracking: \
-                 {text}. Retries; until then, a UDP client that goes on sending from the \
-                 same port may not reach a new endpoint, and connections on the fast path may go on \
-                 after their drain deadline. The kernel module \
-                 nf_conntrack_netlink is needed; by hand: conntrack -D -p udp \
-                 --orig-dst ADDRESS"
+                "cannot remove stale {family} conntrack entries: {text}. kube-ipvs retries. Until \
+                 then, a UDP client that keeps sending from the same port may not reach a new \
+                 endpoint, and connections on the fast path may outlive their drain deadline. Load \
+                 the kernel module nf_conntrack_netlink, or run conntrack -D -p udp --orig-dst \
+                 ADDRESS"
             );
         }
         if self.obstacle.as_ref().is_some_and(|obstacle| obstacle.attempts >= PATIENCE) {

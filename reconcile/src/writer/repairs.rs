@@ -98,7 +98,7 @@ impl Writer {
         };
         let drift: Vec<&Op> = ops.iter().filter(is_drift).collect();
         let Some(first) = drift.first() else { return false };
-        warn!(changes = drift.len(), %first, "another program changed the kernel's state; repairs it");
+        warn!(changes = drift.len(), %first, "another program changed kernel state; kube-ipvs repairs it");
         cx.observers.report(&Report::Drifted { repairs: &drift, planner: &cx.planner });
         self.found_drift = true;
         true

@@ -101,7 +101,7 @@ impl Writer {
         let (op, now) = (Op::WriteRuleSet(family), Instant::now());
         let subject = op.subject();
         if !self.retry_queue.contains(&subject) {
-            let why = "the rules that are there cannot be read";
+            let why = "cannot read the existing rules";
             self.retry_queue.record(op, Refusal::new(RefusalClass::Other, why), now);
         }
         self.retry_queue.postpone(&subject, now + READ_RETRY);

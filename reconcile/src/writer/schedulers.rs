@@ -89,7 +89,10 @@ impl Schedulers {
         for (name, was_loaded) in &mut self.missing {
             let is_loaded = loaded.contains(name);
             if !std::mem::replace(was_loaded, is_loaded) && is_loaded {
-                info!("module of IPVS scheduler {name} was loaded; Services that chose it get it");
+                info!(
+                    "module of IPVS scheduler {name} was loaded; the Services that select it now \
+                       use it"
+                );
                 cx.apply(Event::SchedulerLoaded(name.clone()));
             }
         }

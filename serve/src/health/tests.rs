@@ -33,7 +33,7 @@ fn answers_are_kube_proxys_to_the_letter_and_say_what_is_wrong() {
     let late = Moment { time: now.time + Duration::from_nanos(7), ..after(start, 100) };
     assert_eq!(
         health.livez(late).body,
-        r#"{"lastUpdated":"2026-01-01T09:00:03.5Z","currentTime":"2026-01-01T09:00:10.500000007Z","healthy":false,"status":{"IPv4":{"lastUpdated":"2026-01-01T09:00:00.5Z","healthy":false},"IPv6":{"lastUpdated":"2026-01-01T09:00:03.5Z","healthy":false}},"problems":["changes of 12 Services wait to be written, the oldest for 96 s; 60 s are too long"]}"#
+        r#"{"lastUpdated":"2026-01-01T09:00:03.5Z","currentTime":"2026-01-01T09:00:10.500000007Z","healthy":false,"status":{"IPv4":{"lastUpdated":"2026-01-01T09:00:00.5Z","healthy":false},"IPv6":{"lastUpdated":"2026-01-01T09:00:03.5Z","healthy":false}},"problems":["changes of 12 Services are pending, the oldest for 96 s (limit 60 s)"]}"#
     );
     assert_eq!(
         Health::new(&[], TIMEOUT, start).livez(start).body,
@@ -195,7 +195,7 @@ fn a_loop_that_takes_nothing_is_not_healthy() {
     assert!(is_healthy(&health, 1_059));
     assert!(!is_healthy(&health, 1_060));
     let body = health.livez(after(start, 1_060)).body;
-    assert!(body.contains("taken no change for 60 s, and 2 wait"), "{body}");
+    assert!(body.contains("taken no change for 60 s, and 2 are pending"), "{body}");
     // It goes on: what is left has its own time.
     health.taken(1, after(start, 1_070));
     assert!(is_healthy(&health, 1_129));
@@ -222,7 +222,7 @@ fn a_process_is_ready_once_it_serves_and_follows_and_stays_so() {
     health.served();
     assert!(lacks(&health, start).contains("EndpointSlices"));
     health.followed();
-    assert!(lacks(&health, start).contains("refuses"));
+    assert!(lacks(&health, start).contains("the kernel rejects"));
     health.prerequisites_refused(Family::V6, false, start);
     assert_eq!(lacks(&health, start), "");
     // Neither a node that leaves nor another tenure changes that, as long as the process works.

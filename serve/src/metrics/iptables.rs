@@ -41,13 +41,13 @@ impl IptablesMetrics {
         Ok(Self {
             full_sync_duration: make.histogram(
                 "sync_full_proxy_rules_duration_seconds",
-                "Time to compare all rules with the kernel and to write those that differ: at the \
-                 start, and when another program changed some.",
+                "Seconds to compare all rules with the kernel and write differences: at startup, \
+                 and after another program changed rules.",
                 milliseconds.clone(),
             )?,
             partial_sync_duration: make.histogram(
                 "sync_partial_proxy_rules_duration_seconds",
-                "Time to plan pending changes and write their rules.",
+                "Seconds to plan pending changes and write their rules.",
                 milliseconds,
             )?,
             partial_restore_failures: make.counter(
@@ -57,7 +57,7 @@ impl IptablesMetrics {
             rules: of_tables("sync_proxy_rules_iptables_total", "Number of iptables rules owned.")?,
             rules_written: of_tables(
                 "sync_proxy_rules_iptables_last",
-                "Number of iptables rules written in the last round that wrote any.",
+                "Number of iptables rules written in the last batch that wrote any.",
             )?,
         })
     }

@@ -92,14 +92,14 @@ impl HostMetrics {
         Ok(Self {
             limits: make.gauge(
                 "kube_ipvs_host_limits",
-                "Number of things that this host lacks, other than families: a protocol, a sysctl, \
-                 buckets of the connection tracking table. The log and the Events HostLimited of the Node \
-                 name them.",
+                "Number of missing prerequisites of this host other than address families: a \
+                 protocol, a sysctl, buckets of the conntrack table. The log and the Events \
+                 HostLimited of the Node name them.",
             )?,
             family_served: make.gauges(
                 FAMILY_SERVED,
-                "1 for each family that the node serves, 0 for one that it does not serve, because the \
-                 kernel or iptables lacks something. The Event FamilyNotServed of the Node names it.",
+                "1 if the node serves the address family, 0 if the kernel or iptables lacks a \
+                 prerequisite. The Event FamilyNotServed of the Node names it.",
                 "family",
             )?,
         })
@@ -125,59 +125,64 @@ impl OwnMetrics {
             queues: Queues::new(registry, &QUEUES)?,
             backlog: make.gauge(
                 "kube_ipvs_pending_services",
-                "Number of Services whose changes were left for the next round when the last one ended.",
+                "Number of Services with changes still pending after the last batch.",
             )?,
-            read_failures: make
-                .counter("kube_ipvs_kernel_read_failures_total", "Number of readings of the kernel that failed.")?,
+            read_failures: make.counter(
+                "kube_ipvs_kernel_read_failures_total",
+                "Number of failed reads of kernel \
+                                                                  state.",
+            )?,
             operations: make.counters(
                 "kube_ipvs_operations_total",
-                "Number of operations on the kernel, by operation and result: done, or the class of the \
-                 refusal.",
+                "Number of kernel operations, by operation and result: done, or the class of the \
+                 error.",
                 &["operation", "result"],
             )?,
             pending: make.gauges(
                 "kube_ipvs_pending_retries",
-                "Number of kernel operations that were refused, or whose state could not be read, and are \
-                 tried again, by the class of the refusal.",
+                "Number of failed kernel operations that are being retried, by the class of the \
+                 error. Includes operations whose result could not be read.",
                 "class",
             )?,
             drift: make.counters(
                 "kube_ipvs_drift_repaired_total",
-                "Number of operations that repaired kernel state which another program had changed.",
+                "Number of operations that repaired kernel state after another program changed it.",
                 &["operation"],
             )?,
             sysctl_mismatches: make.gauge(
                 "kube_ipvs_sysctl_mismatches",
-                "Number of sysctls without the value that Services need, because they could not be set or \
-                 another program sets them again and again. The log and an Event of the Node name them.",
+                "Number of sysctls without the required value, because kube-ipvs cannot set them \
+                 or another program keeps setting them. The log and an Event of the Node name \
+                 them.",
             )?,
             drained_endpoints: make.gauge(
                 "kube_ipvs_drained_endpoints",
-                "Number of endpoints that an operator has drained by hand on this node (kube-ipvs drain), \
-                 each as it was named: an address with all its ports counts once.",
+                "Number of manual drains in force on this node (kube-ipvs drain). A drain of an \
+                 address with all its ports counts once.",
             )?,
             mode: make.gauges_by(
                 "kube_ipvs_mode",
-                "Always 1; the labels say which mode is configured, and in which one the node serves.",
+                "Always 1; the labels have the configured mode and the mode in which the node \
+                 serves.",
                 &["configured", "effective"],
             )?,
             host: HostMetrics::new(&make)?,
             left_by_former_mode: make.gauges(
                 "kube_ipvs_left_by_former_mode",
-                "Number of virtual servers (kind virtual_servers) that mode ipvs has left and that still \
-                 have connections, while the node serves in another mode; 0 when it has left nothing.",
+                "Number of virtual servers (kind virtual_servers) left from IPVS mode that still \
+                 have connections, while the node serves in another mode; 0 if there are none.",
                 "kind",
             )?,
             switch_held_up: make.gauge(
                 "kube_ipvs_switch_held_up",
-                "1 if connections go by the rules of the former mode, which are out of date, because mode \
-                 ipvs lacks something. The log and the Event ModeSwitchHeldUp of the Node name it.",
+                "1 if a switch of mode is stalled: connections follow the outdated rules of the \
+                 former mode, because IPVS mode lacks a prerequisite. The log and the Event \
+                 ModeSwitchHeldUp of the Node name it.",
             )?,
             configuration_rejected: make.gauge(
                 "kube_ipvs_configuration_rejected",
-                "1 if the configuration file has changed and cannot be used: the node goes on with \
-                 what was read at the start, and would fail to start if it were restarted now. The \
-                 log has the reason.",
+                "1 if the configuration file has changed and is invalid: kube-ipvs runs with the \
+                 configuration read at startup, and would fail to restart. The log has the reason.",
             )?,
             health_checks: make.gauge(
                 "kube_ipvs_service_health_checks",
@@ -185,7 +190,8 @@ impl OwnMetrics {
             )?,
             health_check_listen_failures: make.gauge(
                 "kube_ipvs_service_health_check_listen_failures",
-                "Number of addresses and ports of healthCheckNodePorts that cannot be listened on.",
+                "Number of addresses and ports of healthCheckNodePorts on which kube-ipvs cannot \
+                 listen.",
             )?,
         };
         made.begin_at_zero();

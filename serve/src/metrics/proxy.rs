@@ -51,31 +51,31 @@ impl ProxyMetrics {
             families: families.to_vec(),
             sync_duration: make.histogram(
                 "sync_proxy_rules_duration_seconds",
-                "Time to plan and write pending changes, or to compare everything with the kernel.",
+                "Seconds to plan and write pending changes, or to compare everything with the \
+                 kernel.",
                 milliseconds.clone(),
             )?,
             last_sync: make.gauge(
                 "sync_proxy_rules_last_timestamp_seconds",
-                "Time at which all pending changes were last written, in seconds since 1970.",
+                "Unix time at which all pending changes were last written.",
             )?,
             last_queued: make.gauge(
                 "sync_proxy_rules_last_queued_timestamp_seconds",
-                "Time at which a change last became pending, in seconds since 1970.",
+                "Unix time at which a change last became pending.",
             )?,
             programming_duration: make.histogram(
                 "network_programming_duration_seconds",
-                "Time from the change of a pod or a Service, by the annotation \
-                 endpoints.kubernetes.io/last-change-trigger-time, to the end of its writing on \
-                 this node.",
+                "Seconds from the change of a pod or a Service (annotation \
+                 endpoints.kubernetes.io/last-change-trigger-time) until this node has written it.",
                 programming_buckets(),
             )?,
             endpoint_changes_pending: make.plain_gauge(
                 "sync_proxy_rules_endpoint_changes_pending",
-                "Number of changes of EndpointSlices that are not planned yet.",
+                "Number of pending changes of EndpointSlices that are not planned yet.",
             )?,
             endpoint_changes: make.plain_counter(
                 "sync_proxy_rules_endpoint_changes_total",
-                "Number of changes of EndpointSlices that arrived.",
+                "Number of changes of EndpointSlices received.",
             )?,
             service_changes_pending: make.plain_gauge(
                 "sync_proxy_rules_service_changes_pending",
@@ -83,25 +83,32 @@ impl ProxyMetrics {
             )?,
             service_changes: make.plain_counter(
                 "sync_proxy_rules_service_changes_total",
-                "Number of changes of Services that arrived, once for each IP family that is served.",
+                "Number of changes of Services received, once for each IP family served.",
             )?,
             no_local_endpoints: make.no_local_endpoints()?,
             restore_failures: make.counter(
                 "sync_proxy_rules_iptables_restore_failures_total",
                 "Number of failed attempts to write the iptables rules.",
             )?,
-            healthz: make
-                .by_code("proxy_healthz_total", "Number of answers at /healthz, by status code.")?,
-            livez: make.by_code("proxy_livez_total", "Number of answers at /livez, by status code.")?,
+            healthz: make.by_code(
+                "proxy_healthz_total",
+                "Number of responses of /healthz, by status code.",
+            )?,
+            livez: make.by_code(
+                "proxy_livez_total",
+                "Number of responses of /livez, by status \
+                                                      code.",
+            )?,
             reconciler_duration: make.histogram(
                 "conntrack_reconciler_sync_duration_seconds",
-                "Time to find and remove the flows that lead to no endpoint.",
+                "Seconds to find and remove stale conntrack entries.",
                 milliseconds,
             )?,
             reconciler_deleted: make.counter(
                 "conntrack_reconciler_deleted_entries_total",
-                "Number of flows that were removed: of UDP and SCTP, because their endpoint is gone or \
-                 because there was none when they began; on the fast path, of TCP because the drain deadline is over.",
+                "Number of conntrack entries removed: of UDP and SCTP, because their endpoint is \
+                 gone or because there was none when they began; on the fast path, of TCP after \
+                 the drain deadline.",
             )?,
         })
     }
@@ -217,8 +224,8 @@ impl ProxyMetricMaker<'_> {
     fn no_local_endpoints(&self) -> Result<IntGaugeVec, prometheus::Error> {
         let options = options(
             "sync_proxy_rules_no_local_endpoints_total",
-            "Number of Services (in mode iptables: of service ports) that have endpoints, but none \
-             on this node although their traffic policy (internal or external) is Local.",
+            "Number of Services (in iptables mode: Service ports) with traffic policy Local \
+             (internal or external) and with endpoints, but none on this node.",
         );
         let metric = IntGaugeVec::new(options, &["traffic_policy", "ip_family"])?;
         let metric = register(self.registry, metric)?;

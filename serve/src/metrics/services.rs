@@ -70,20 +70,20 @@ const PER_SERVICE: [PerService; 8] = [
     (
         "kube_ipvs_service_active_connections",
         MetricType::GAUGE,
-        "Number of established connections to a Service on this node; of UDP, all.",
+        "Number of established connections to a Service on this node; for UDP, all connections.",
         |of| of.current.active,
     ),
     (
         "kube_ipvs_service_inactive_connections",
         MetricType::GAUGE,
-        "Number of connections to a Service on this node that begin or end.",
+        "Number of connections to a Service on this node that are being opened or closed.",
         |of| of.current.inactive,
     ),
     (
         "kube_ipvs_service_draining_connections",
         MetricType::GAUGE,
-        "Number of connections to endpoints of a Service that get no new ones (weight 0), as while they \
-         drain. They are among the active and inactive ones.",
+        "Number of connections to draining endpoints of a Service (weight 0). The active and \
+         inactive connections include them.",
         |of| of.current.draining,
     ),
 ];
@@ -145,26 +145,28 @@ impl ServiceMetrics {
             series,
             omitted: make.gauge(
                 "kube_ipvs_service_metrics_omitted",
-                "Number of Services without metrics of their own because serviceMetrics is top:N and others \
-                 have more traffic.",
+                "Number of Services without their own metrics, because serviceMetrics is top:N and \
+                 other Services have more traffic.",
             )?,
             statistics_running: make.gauge(
                 "kube_ipvs_statistics_running",
-                "1 if the kernel keeps IPVS' statistics up to date, 0 if they are off \
-                 (net.ipv4.vs.run_estimation): then the counters kube_ipvs_service_*_total stand still.",
+                "1 if the kernel updates IPVS statistics, 0 if they are off \
+                 (net.ipv4.vs.run_estimation) and the counters kube_ipvs_service_*_total do not \
+                 advance.",
             )?,
             duration: make.number(
                 "kube_ipvs_service_metrics_read_duration_seconds",
-                "Time that the last reading of the Services' traffic took, without its pauses.",
+                "Seconds that the last read of the Services' traffic took, without pauses.",
             )?,
             last: make.number(
                 "kube_ipvs_service_metrics_last_read_timestamp_seconds",
-                "Time at which the traffic of the Services was last read, in seconds since 1970. It is read \
-                 every 15 seconds, or less often if it takes long.",
+                "Unix time at which the Services' traffic was last read. It is read every 15 \
+                 seconds, or less often if a read takes long.",
             )?,
             failures: make.counter(
                 "kube_ipvs_service_metrics_read_failures_total",
-                "Number of readings of the Services' traffic that failed. Their metrics stay as they were.",
+                "Number of failed reads of the Services' traffic. Their metrics then keep their \
+                 values.",
             )?,
         })
     }

@@ -304,10 +304,7 @@ fn what_a_round_leaves_goes_on_waiting() {
     world.end(RoundKind::Changes, &[]);
     assert!(!world.is_healthy());
     let body = world.health.lock().livez(Moment::now()).body;
-    assert!(
-        body.contains("changes of 5 Services wait to be written, the oldest for 90 s"),
-        "{body}"
-    );
+    assert!(body.contains("changes of 5 Services are pending, the oldest for 90 s"), "{body}");
     assert!((90.0..95.0).contains(&world.value("kube_ipvs_oldest_pending_change_seconds")));
     assert_eq!(world.value("kube_ipvs_pending_services"), 5.0);
     assert_eq!((world.value(last), world.value(rounds)), (0.0, 1.0));

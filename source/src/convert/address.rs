@@ -18,7 +18,7 @@ pub(super) fn parse(text: &str) -> Result<IpAddr, String> {
     let address =
         address::ip(text).ok_or_else(|| format!("{} is not an IP address", Quoted(text)))?;
     if address.is_unspecified() {
-        return Err(format!("{} is no host's address", Quoted(text)));
+        return Err(format!("{} is not a host address", Quoted(text)));
     }
     Ok(address)
 }

@@ -50,8 +50,8 @@ pub(super) fn convert(
     let uses_weights = in_force.known().is_none_or(|known| known.uses_weights);
     if overrides.weights.is_some() && !uses_weights {
         let problem = format_args!(
-            "the scheduler {in_force} pays no attention to them; choose another one, such as wrr \
-             or wlc, with kube-ipvs.io/scheduler"
+            "the scheduler {in_force} ignores them; choose another one, such as wrr or wlc, with \
+             kube-ipvs.io/scheduler"
         );
         warnings.add(WEIGHTS, problem);
     }
@@ -103,7 +103,10 @@ fn scheduler_flags(
                 warnings.add(SCHEDULER_FLAGS, problem);
             }
             None if name == NO_FLAGS => {
-                let problem = format_args!("{NO_FLAGS} stands beside other flags; left out");
+                let problem = format_args!(
+                    "{NO_FLAGS} cannot be combined with other flags; left \
+                                            out"
+                );
                 warnings.add(SCHEDULER_FLAGS, problem);
             }
             None => {

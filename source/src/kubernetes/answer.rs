@@ -96,7 +96,7 @@ impl Objects {
     /// Asks for JSON from now on.
     pub(super) fn ask_for_json(&self, reason: &str) {
         if !self.only_json.swap(true, Ordering::Relaxed) {
-            info!("{reason}; the API server is asked for JSON from now on");
+            info!("{reason}; kube-ipvs requests JSON from now on");
         }
     }
 }

@@ -229,7 +229,10 @@ mod tests {
     async fn a_body_is_read_up_to_its_limit() {
         assert_eq!(body(1_000).all(1_000, PATIENCE).await.unwrap().len(), 1_000);
         let error = body(3 << 20).all(2 << 20, PATIENCE).await.unwrap_err().to_string();
-        assert!(error.starts_with("it has more than 2 MiB; no API server answers so"), "{error}");
+        assert!(
+            error.starts_with("it has more than 2 MiB; this is not an answer of an API server"),
+            "{error}"
+        );
         let mut chunks = body(1_001);
         let error = chunks.chunk(1_000, PATIENCE).await.unwrap_err();
         assert!(matches!(error, BodyError::Endless(1_000)), "{error}");

@@ -47,8 +47,8 @@ pub struct ClientError(#[from] ClientProblem);
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ClientProblem {
     #[error(
-        "no way to the API server as a pod of its cluster: {}; \
-         outside of a pod, name a kubeconfig (--kubeconfig, clientConnection.kubeconfig)",
+        "cannot connect to the API server with a pod's service account: {}; outside of a pod, set \
+         a kubeconfig (--kubeconfig, clientConnection.kubeconfig)",
         chain(.0)
     )]
     InCluster(InClusterError),
@@ -62,7 +62,7 @@ pub(super) enum ClientProblem {
     #[error("{0:?} is not an API server's URL, as in https://10.0.0.1:6443 (--master)")]
     Master(String),
     #[error(
-        "the kubeconfig {} names a proxy-url that is none; it is like http://proxy:3128, or \
+        "the kubeconfig {} has an invalid proxy-url; write it like http://proxy:3128, or with \
          https://, socks5:// or socks5h://", .0.display()
     )]
     Proxy(PathBuf),
@@ -158,9 +158,7 @@ async fn with_credentials(
     match task.join_next().await {
         Some(Ok(Ok(resolved))) => resolved.map_err(|error: ExecPluginError| problem(error.into())),
         Some(Ok(Err(error)) | Err(error)) => Err(problem(error.into())),
-        None => {
-            Err(problem("the task that asks for the credentials is gone, which is a bug".into()))
-        }
+        None => Err(problem("the task that gets the credentials has ended; this is a bug".into())),
     }
 }
 

@@ -32,8 +32,8 @@ use syntax::quoted::{Quoted, cut};
 pub(super) const LONGEST_OBJECT: usize = 16 << 20;
 
 /// Advice where an answer is longer than those of API servers.
-pub(super) const UNLIKE_AN_ANSWER: &str =
-    "no API server answers so: check which server or proxy is at the address in the kubeconfig";
+pub(super) const UNLIKE_AN_ANSWER: &str = "this is not an answer of an API server: check which server or proxy is at the address in the \
+     kubeconfig";
 
 /// Encoding of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -28,7 +28,8 @@ pub(super) enum ExecPluginError {
     #[error("the kubeconfig's user has exec without a command")]
     NoCommand,
     #[error(
-        "{0} prints credentials only when somebody answers it (interactiveMode: Always), and nobody is here to"
+        "{0} needs a terminal to print credentials (interactiveMode: Always), and kube-ipvs has \
+         none"
     )]
     Interactive(String),
     #[error("{0}, which prints credentials, is not installed here")]
@@ -42,7 +43,7 @@ pub(super) enum ExecPluginError {
          run it by hand, with the environment of the kubeconfig"
     )]
     TooLong(String),
-    #[error("{0}, which prints credentials, was killed: nothing waits for them any more")]
+    #[error("{0}, which prints credentials, was killed: they are no longer needed")]
     Unwanted(String),
     #[error(
         "{program}, which prints credentials, ended with {status}; what it said may hold some and is left out: \

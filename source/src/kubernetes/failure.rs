@@ -47,8 +47,8 @@ impl Failure {
             Self::Refused(status) => {
                 let hint = match status.code {
                     401 => {
-                        "; the credentials are not, or no longer, accepted: \
-                         check the token or the certificate in use"
+                        "; the API server does not accept the credentials: check the token or the \
+                         certificate in use"
                     }
                     403 => {
                         "; the account needs list and watch on services, nodes and \
@@ -59,8 +59,9 @@ impl Failure {
                 format!("the API server answered {} {}{hint}", status.code, status.message)
             }
             Self::Unreachable(cause) if cause.contains(NO_AGREEMENT) => format!(
-                "no connection: {cause}; the server has no certificate, cipher or version of TLS that \
-                 can be used here: a key of ECDSA P-521 cannot be, of P-256 and P-384, RSA and Ed25519 can"
+                "no connection: {cause}; the server has no certificate, cipher or TLS version that \
+                 kube-ipvs supports: it supports keys of ECDSA P-256 and P-384, RSA and Ed25519, \
+                 but not ECDSA P-521"
             ),
             Self::Unreachable(cause) => format!("no connection: {cause}"),
             Self::Garbage(cause) => format!("the answer cannot be used: {cause}"),
@@ -129,6 +130,6 @@ mod tests {
         let text = "client error (Connect): received fatal alert: HandshakeFailure";
         let cause = Failure::Unreachable(text.to_owned()).cause();
         assert!(cause.starts_with(&format!("no connection: {text}; ")), "{cause}");
-        assert!(cause.contains("P-521 cannot be"), "{cause}");
+        assert!(cause.contains("but not ECDSA P-521"), "{cause}");
     }
 }

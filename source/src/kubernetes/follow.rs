@@ -188,7 +188,7 @@ impl Follower {
                 Failure::Expired => {
                     info!(
                         kind,
-                        "list or watch expired: {}; all objects are listed again",
+                        "list or watch expired: {}; kube-ipvs lists all objects again",
                         failure.cause()
                     );
                     self.list_again(ListReason::Expired);

@@ -169,9 +169,9 @@ impl Inventory {
         if self.node_seen {
             return Vec::new();
         }
-        let text = "there is no such Node; until there is one, /healthz answers 503, and this \
-                    node's zone and addresses are not known; if the Node has another name than \
-                    the host, set it with --hostname-override (hostnameOverride)";
+        let text = "Node not found; until it exists, /healthz answers 503, and this node's zone \
+                    and addresses are not known. If the Node's name differs from the host's, set \
+                    it with --hostname-override (hostnameOverride)";
         let subject = WarningSubject::Object {
             kind: ResourceKind::Node.name(),
             name: Arc::clone(&self.node_name),
@@ -281,7 +281,8 @@ impl Inventory {
         let name = match (kind, self.converter.object_name(kind.name(), metadata)) {
             (ResourceKind::Node, _) => {
                 if metadata.name.as_deref() == Some(&*self.node_name) {
-                    info!(node = %self.node_name, "Node deleted; its last zone and addresses stay in use");
+                    info!(node = %self.node_name, "Node deleted; its last zone and addresses stay \
+                                                   in use");
                 }
                 return Vec::new();
             }

@@ -88,41 +88,41 @@ impl ClientMetrics {
             following: IntGaugeVec::new(
                 Opts::new(
                     "kube_ipvs_api_following",
-                    "1 while changes of this kind of object arrive from the API server, 0 while they \
-                     cannot; traffic then goes on without them.",
+                    "1 while changes of this kind of object arrive from the API server, 0 while \
+                     they cannot; traffic then continues without them.",
                 ),
                 &["kind"],
             )?,
             heard: GaugeVec::new(
                 Opts::new(
                     "kube_ipvs_api_last_heard_timestamp_seconds",
-                    "Time at which the API server last sent something about this kind of object, in \
-                     seconds since 1970. Bookmarks count, which a watch gets every minute; other Nodes are \
-                     listed every quarter of an hour.",
+                    "Unix time at which the API server last sent data about this kind of object. \
+                     Bookmarks count, which a watch gets every minute; other Nodes are listed \
+                     every 15 minutes.",
                 ),
                 &["kind"],
             )?,
             lists: IntCounterVec::new(
                 Opts::new(
                     "kube_ipvs_api_lists_total",
-                    "Number of lists of all objects of a kind that were begun, by the reason: the start, \
-                     the failure of the last watch, or the period of a kind that is not watched.",
+                    "Number of lists of all objects of a kind, by reason: startup, failure of the \
+                     last watch, or the period of a kind that is not watched.",
                 ),
                 &["kind", "reason"],
             )?,
             requests: IntCounterVec::new(
                 Opts::new(
                     "rest_client_requests_total",
-                    "Number of requests to the API server, by the status code of the answer; <error> if \
-                     there was none.",
+                    "Number of requests to the API server, by status code of the response; <error> \
+                     if there was none.",
                 ),
                 &["code", "method", "host"],
             )?,
             durations: HistogramVec::new(
                 HistogramOpts::new(
                     "rest_client_request_duration_seconds",
-                    "Time from a request to the API server to the beginning of the answer, including the \
-                     wait for a connection that another request makes.",
+                    "Seconds from a request to the API server until the response starts, including \
+                     the wait for a connection that another request opens.",
                 )
                 .buckets(BUCKETS.to_vec()),
                 &["verb", "host"],

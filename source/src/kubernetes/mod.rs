@@ -231,7 +231,7 @@ impl Delivery<'_> {
                     warn!(
                         "cannot list the cluster's other Nodes: {cause}; without them, a Service \
                          with another node's address in spec.externalIPs makes that node \
-                         unreachable from this one. It is retried; to do without, set \
+                         unreachable from this one. kube-ipvs retries; to turn this off, set \
                          followNodes: never"
                     );
                 }
@@ -241,8 +241,8 @@ impl Delivery<'_> {
                 if self.outage.failed(kind, &cause, Instant::now()) {
                     warn!(
                         kind = kind.name(),
-                        "cannot follow the API server: {cause}; traffic goes on without the changes \
-                         that it misses, and it is retried"
+                        "cannot follow the API server: {cause}; traffic continues without new \
+                         changes, and kube-ipvs retries"
                     );
                 }
                 Ok(())

@@ -145,7 +145,8 @@ impl Current {
 
 fn warn_of(error: &(dyn Error + 'static)) {
     warn!(
-        "cannot reload the credentials for the API server: {}; the former stay in use, and it is retried",
+        "cannot reload the credentials for the API server: {}; the former ones stay in use, and \
+         kube-ipvs retries",
         chain(error)
     );
 }

@@ -70,7 +70,10 @@ impl ServerAddresses {
     /// Delivers the addresses that are known at the start; waits for them a while at most.
     pub(super) async fn begin(&mut self, sink: &Sender<SourceEvent>) {
         let Ok(_) = timeout(PATIENCE, self.resolve()).await else {
-            info!("addresses of the API server: no answer within {PATIENCE:?}; retried");
+            info!(
+                "addresses of the API server: no DNS answer within {PATIENCE:?}; kube-ipvs \
+                   retries"
+            );
             return;
         };
         self.deliver(sink).await;
@@ -99,7 +102,7 @@ impl ServerAddresses {
                     self.seen.extend(found.map(|address| (canonical(address), now)));
                 }
                 Err(error) => {
-                    debug!("{host} not resolved: {error}; former addresses count");
+                    debug!("cannot resolve {host}: {error}; the former addresses stay in use");
                     // No name is forgotten because it cannot be resolved.
                     self.seen.values_mut().for_each(|seen| *seen = Instant::now());
                     is_resolved = false;
@@ -118,7 +121,10 @@ impl ServerAddresses {
             return;
         }
         let texts: Vec<String> = addresses.iter().map(ToString::to_string).collect();
-        info!("addresses of the API server: {}; no Service may take them", texts.join(", "));
+        info!(
+            "addresses of the API server: {}; kube-ipvs serves no Service at them",
+            texts.join(", ")
+        );
         self.delivered = Some(addresses.clone());
         // The receiver may be gone: then this is the end as well.
         let _ = sink.send(SourceEvent::Change(Event::ApiServerAddresses(addresses))).await;

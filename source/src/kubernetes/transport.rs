@@ -219,7 +219,7 @@ where
         let made = async move {
             let Ok(made) = timeout(patience, made).await else {
                 let text = format!(
-                    "what accepted the connection was not ready for requests within {patience:?}, with a \
+                    "the connection was not ready for requests within {patience:?}, including a \
                      proxy's tunnel and TLS"
                 );
                 return Err(io::Error::new(io::ErrorKind::TimedOut, text).into());

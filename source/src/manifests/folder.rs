@@ -147,8 +147,8 @@ impl Folder {
 
     fn still_in_force(&self, file: &FileName, what: &str, reason: &str) -> Warning {
         let follows = match self.files.get(file) {
-            Some(_) => "what it held before stays in force",
-            None => "nothing of it is in force",
+            Some(_) => "its former content stays in use",
+            None => "none of its objects are in use",
         };
         self.warning(file, format!("{what}: {reason}; {follows}"))
     }
@@ -214,7 +214,7 @@ impl Folder {
                 continue;
             }
             for file in holders.iter().skip(1) {
-                let text = format!("{key} is in {first} too, and is in force as it is there");
+                let text = format!("{key} is also in {first}; that definition is in use");
                 warnings.push(self.warning(file, text));
             }
         }
@@ -299,7 +299,7 @@ impl FolderReader<'_> {
     /// Adds an object. Returns true if it was not there yet.
     fn insert(&mut self, key: ObjectKey, event: Option<Event>) -> bool {
         if self.contents.contains_key(&key) {
-            self.warn(&format!("holds {key} twice; the first one is in force"));
+            self.warn(&format!("holds {key} twice; the first one is in use"));
             return false;
         }
         self.contents.insert(key, event);

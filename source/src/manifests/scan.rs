@@ -185,7 +185,8 @@ impl Scanner {
             }
             DirectoryState::Missing | DirectoryState::Replaced => {}
         }
-        info!(directory = %self.directory.display(), "manifest directory there again; its files are read");
+        info!(directory = %self.directory.display(), "manifest directory available again; its \
+                                                      files are read");
         self.state = DirectoryState::Present;
         true
     }
@@ -193,9 +194,8 @@ impl Scanner {
     fn missing(&mut self, error: &io::Error) -> Option<Warning> {
         let was_reported =
             std::mem::replace(&mut self.state, DirectoryState::Missing) == DirectoryState::Missing;
-        let text = format!(
-            "the manifest directory cannot be listed: {error}; what it held stays in force"
-        );
+        let text =
+            format!("cannot list the manifest directory: {error}; its former content stays in use");
         (!was_reported).then(|| self.warning(text))
     }
 
@@ -212,7 +212,7 @@ impl Scanner {
         let change = match stamp {
             Stamp::Unreadable(reason) => FileChange::Unreadable(reason.clone()),
             Stamp::File { size, .. } if *size > MAX_FILE_BYTES => FileChange::Unreadable(format!(
-                "it has {size} bytes, and no manifest is larger than {MAX_FILE_BYTES}"
+                "it has {size} bytes, and the limit is {MAX_FILE_BYTES}"
             )),
             Stamp::File { .. } => {
                 let path = self.directory.join(&**name);

@@ -133,7 +133,7 @@ async fn a_directory_that_is_removed_and_there_again() {
     fs::rename(&directory, root.path().join("away")).unwrap();
     fs::remove_dir_all(root.path().join("away")).unwrap();
     let warning = followed.next_warning().await;
-    assert!(warning.contains("stays in force"), "{warning}");
+    assert!(warning.contains("stays in use"), "{warning}");
 
     fs::create_dir(&directory).unwrap();
     fs::write(directory.join("a.yaml"), mk_service("10.96.0.2")).unwrap();

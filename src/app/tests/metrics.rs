@@ -65,14 +65,14 @@ fn of_services() -> String {
     });
     let mut families = metrics.gather();
     families.retain(|family| !others.contains(family.name()));
-    let text = "In mode ipvs, with `serviceMetrics` other than `off` (`docs/config.md`), these are there besides. \
-                They are\nread from IPVS every 15 seconds, or less often if that would take more than 2 % of a \
-                processor, and never on\nthe way of a change. A Service counts from the start of the program on, \
-                with all of its frontends: cluster\naddress, node ports, external and load balancer's addresses. \
-                It has series as long as it has an endpoint.\n\n\
-                The counters stand still where the kernel does not keep up IPVS' statistics \
-                (`docs/estimators.md`):\n`kube_ipvs_statistics_running` says if it does. `top:N` then shows those \
-                that come first by name. Connections are\ncounted in either case.\n";
+    let text = "In IPVS mode, kube-ipvs has these metrics if `serviceMetrics` is not `off` (`docs/config.md`). It reads \
+                them from IPVS\nevery 15 seconds, or less often if that would take more than 2 % of a CPU, and never \
+                delays a change for it. A Service\ncounts from the start of kube-ipvs on, with all of its frontends: \
+                cluster IPs, NodePorts, external IPs and load balancer\nIPs. It has series as long as it has an \
+                endpoint.\n\n\
+                The counters do not advance while IPVS statistics are off (`docs/estimators.md`); \
+                `kube_ipvs_statistics_running` is\nthen 0. `top:N` then shows the Services that come first by \
+                name. Connections are counted in either case.\n";
     let heading = "/metrics with serviceMetrics";
     table(heading, families).replacen("\n\n", &format!("\n\n{text}\n"), 1)
 }
@@ -85,9 +85,9 @@ fn of_mode_iptables(of_ipvs: &Metrics) -> String {
     let mut families = metrics.gather();
     families.retain(|family| !known.contains(family.name()));
     families.extend(PacketCounters::new().unwrap().all());
-    let text = "In mode iptables, these are there besides. The two of `kubeproxy_iptables_*` are \
-                counters of the kernel\n(nfacct), and missing where it has none.\n";
-    table("/metrics in mode iptables", families).replacen("\n\n", &format!("\n\n{text}\n"), 1)
+    let text = "In iptables mode, kube-ipvs also has these metrics. The two of `kubeproxy_iptables_*` are kernel counters \
+                (nfacct),\nand missing if the kernel does not support them.\n";
+    table("/metrics in iptables mode", families).replacen("\n\n", &format!("\n\n{text}\n"), 1)
 }
 
 /// Returns the section of those that there are once mode userspace has been served in.
@@ -99,9 +99,8 @@ fn of_mode_userspace() -> String {
     relay.add_to(&metrics).unwrap();
     let mut families = metrics.gather();
     families.retain(|family| !others.contains(family.name()));
-    let text =
-        "In mode userspace, and after it as long as the process lives, these are there besides.\n";
-    table("/metrics in mode userspace", families).replacen("\n\n", &format!("\n\n{text}\n"), 1)
+    let text = "In userspace mode, and after it until the process exits, kube-ipvs also has these metrics.\n";
+    table("/metrics in userspace mode", families).replacen("\n\n", &format!("\n\n{text}\n"), 1)
 }
 
 fn table(heading: &str, families: Vec<MetricFamily>) -> String {
@@ -130,9 +129,9 @@ fn table(heading: &str, families: Vec<MetricFamily>) -> String {
 
 /// Metrics of kube-proxy 1.36 in its mode ipvs that this program does not have.
 const NOT_HERE: &str = "
-## Not here
+## Metrics of kube-proxy that kube-ipvs lacks
 
-kube-proxy 1.36 has these besides:
+kube-proxy 1.36 also has these:
 
 | Names | Why not |
 | --- | --- |
@@ -141,9 +140,9 @@ kube-proxy 1.36 has these besides:
 | `registered_metrics_total`, `hidden_metrics_total`, `disabled_metrics_total`, `cardinality_enforcement_unexpected_categorizations_total` | of Kubernetes' framework for metrics |
 | `apiserver_*`, `aggregator_*`, `workqueue_*` | of libraries for API servers and controllers that kube-proxy is linked with; they stay at zero there |
 
-kube-proxy 1.37 has these of its nftables mode, for NodePorts on localhost (`nodePortAddresses` with `localhost`). Here:
+kube-proxy 1.37 has these of its nftables mode, for NodePorts on localhost (`nodePortAddresses` with `localhost`):
 
-| kube-proxy | here |
+| kube-proxy | kube-ipvs |
 | --- | --- |
 | `kubeproxy_nftables_localhost_nodeport_listeners` | no count of listeners; `kube_ipvs_localhost_connections` has the connections |
 | `kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total` | `kube_ipvs_localhost_listen_failures`: a gauge of those that fail now |

@@ -79,7 +79,7 @@ fn in_mode_iptables_connection_tracking_alone_tells_connections() {
     assert_eq!((&found["seen"], &found["ipvs"]), (&seen.to_string().into(), &().into()));
     let top = run(&bed, &["top", "--once"]);
     assert_eq!(top.code, 3, "{top:?}");
-    assert!(top.err.contains("mode iptables has no counters"), "{top:?}");
+    assert!(top.err.contains("iptables mode has no counters"), "{top:?}");
     proxy.stop().unwrap();
 }
 

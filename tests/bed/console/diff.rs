@@ -179,7 +179,7 @@ fn what_diff_says_of_random_damage_is_what_the_running_program_then_writes() {
         expected.push("remove 10.96.8.8,tcp:80 from set KUBE-CLUSTER-IP".to_owned());
         expected.sort();
         bed.wait_until("all is repaired, and looked at once more", || {
-            proxy.log().unwrap()[begin..].contains("nothing else had changed")
+            proxy.log().unwrap()[begin..].contains("no other kernel state had changed")
         });
         // Another scheduler comes after everything else.
         bed.wait_until("nothing differs", || is_whole(&bed));

@@ -23,12 +23,12 @@ fn following_goes_on_through_a_switch_and_a_service_has_what_was_written_for_it(
     command.args(["events", "--follow"]).stdout(file.try_clone().unwrap()).stderr(file);
     let following = bed.node().spawn(command).unwrap();
     let said = |text: &str| fs::read_to_string(&path).unwrap().contains(text);
-    bed.wait_until("it follows", || said("serves in mode ipvs"));
+    bed.wait_until("it follows", || said("serves in IPVS mode"));
 
     switch(&bed, &["--to=iptables", "--no-wait"]).unwrap();
     wait_for_mode(&bed, &proxy, "iptables");
     bed.wait_until("it goes on", || {
-        said("serves in mode iptables now: kube-ipvs switch orders it")
+        said("now serves in iptables mode: requested by kube-ipvs switch")
     });
     let later = Service::new("later", ip("10.96.0.70")).port(Protocol::Tcp, 80, TARGET);
     bed.manifests.apply(&later.pods([bed.pod(1, 1)])).unwrap();

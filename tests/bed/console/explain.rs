@@ -55,7 +55,7 @@ fn answered(from: &Namespace, own: &[IpAddr], address: &str, protocol: Protocol)
     Some((names, is_seen.contains(&true)))
 }
 
-/// Service of two protocols and families, whose load balancer's addresses have source ranges.
+/// Service of two protocols and families, whose load balancer IPs have source ranges.
 fn restricted(bed: &Bed) -> Service {
     let mut service = Service::new("web", ip(CLUSTERS[0]));
     service.cluster.push(ip(CLUSTERS[1]));
@@ -182,7 +182,7 @@ fn a_pod_is_found_by_its_name_by_the_api_server() {
     asks_in_vain(bed, "2 EndpointSlices with 4 endpoints");
     cluster.api.close();
     let unasked = run(bed, &["explain", "web", "--from", "pod", "pod1-1"]);
-    let words = ["cannot look for the pod default/pod1-1", "no connection", "-o wide"];
+    let words = ["cannot look up the pod default/pod1-1", "no connection", "-o wide"];
     assert!(unasked.code == 3 && words.iter().all(|it| unasked.err.contains(it)), "{unasked:?}");
     // What needs no API server is answered.
     assert_eq!(run(bed, &["explain", "web", "--from", "pod"]).code, 0);

@@ -69,7 +69,7 @@ fn pages_show_what_the_kernel_has() {
         assert!(table.contains(&format!(">{real_server}</td>")), "{real_server}: {table}");
     }
     let form = page(&bed, "/console/trace");
-    assert!(form.contains("<form") && !form.contains("Its way"), "{form}");
+    assert!(form.contains("<form") && !form.contains("Its path"), "{form}");
     let trace = page(&bed, "/console/trace?source=outside&destination=10.96.0.10:80");
     for text in ["Service default/web", "KUBE-CLUSTER-IP", "10.96.0.10:80, scheduler rr"] {
         assert!(trace.contains(text), "{text}: {trace}");
@@ -78,7 +78,7 @@ fn pages_show_what_the_kernel_has() {
     let drained = run(&bed, &["drain", "10.244.1.11:8080", "--for", "5m"]);
     assert_eq!(drained.code, 0, "{drained:?}");
     wait_for(&bed, "/console/", "<span class=\"notable\">1 endpoint by hand</span>");
-    wait_for(&bed, "/console/service?name=default/web", "not used: drained by hand");
+    wait_for(&bed, "/console/service?name=default/web", "not used: drained manually");
     assert!(bed.virtual_servers().contains("10.244.1.11:8080             Masq    0"));
     let unknown = get(bed.node(), HERE, "/console/service?name=default/wed").unwrap();
     assert!(unknown.starts_with("HTTP/1.1 404 ") && unknown.contains("default/web"), "{unknown}");

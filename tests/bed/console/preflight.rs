@@ -42,7 +42,7 @@ fn a_host_is_checked_before_the_program_runs_and_is_left_as_it_was() {
     assert!(idle[0].0 == "warning" && idle[0].1.contains("900 s"), "{idle:?}");
     assert_eq!(before, state(&bed));
     let text = run(&bed, &["preflight"]);
-    assert!(text.out.contains("this host can serve in mode ipvs"), "{text:?}");
+    assert!(text.out.contains("this host can serve in IPVS mode"), "{text:?}");
     // A scheduler that no kernel has.
     let file = std::env::temp_dir().join("preflight.conf");
     let document = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n\

@@ -258,6 +258,6 @@ fn the_bare_name_beside_a_running_program_is_refused_and_changes_nothing() {
     let before = state();
     let bare = run(&bed, &[]);
     assert_eq!(bare.code, 1, "{bare:?}");
-    assert!(bare.err.contains("kube-ipvs serves in this network namespace already"), "{bare:?}");
+    assert!(bare.err.contains("kube-ipvs already serves in this network namespace"), "{bare:?}");
     assert_eq!(state(), before);
 }

@@ -352,6 +352,6 @@ fn a_trace_names_rules_and_entries_that_the_node_has_and_connections_that_there_
     assert!(live.out.contains(&client), "{live:?}");
     assert!(live.out.contains("ESTABLISHED"), "{live:?}");
     let other = trace(&bed, "node", target, Protocol::Tcp, &["--live"]);
-    assert!(other.out.contains("no connection of it"), "{other:?}");
+    assert!(other.out.contains("no connections to it"), "{other:?}");
     proxy.stop().unwrap();
 }

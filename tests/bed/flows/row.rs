@@ -28,7 +28,7 @@ pub(super) enum Frontend {
     Cluster,
     /// An external address.
     External,
-    /// A load balancer's address.
+    /// A load balancer IP.
     Balancer,
     /// The node port of the node here.
     NodePort,
@@ -74,7 +74,7 @@ pub(super) enum Endpoints {
     HostAway,
 }
 
-/// Clients that may use the load balancer's address.
+/// Clients that may use the load balancer IP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Ranges {
     /// All clients.
@@ -114,7 +114,7 @@ pub(super) enum Seen {
 pub(super) enum Outcome {
     /// Exactly these servers answer, and they see this source.
     Answer(&'static [&'static str], Seen),
-    /// The client is refused at once.
+    /// The client is rejected.
     Refused,
     /// The client hears nothing.
     Dropped,
@@ -150,7 +150,7 @@ pub(super) const fn flow(
     Row { clients, frontends, policies, endpoints, ranges: Ranges::Unrestricted, outcome }
 }
 
-/// A row about a load balancer's address with source ranges, of a Service with both endpoints.
+/// A row about a load balancer IP with source ranges, of a Service with both endpoints.
 pub(super) const fn to_balancer(
     ranges: Ranges,
     clients: &'static [Client],
@@ -160,7 +160,7 @@ pub(super) const fn to_balancer(
     to_restricted(ranges, clients, &[Frontend::Balancer], policies, outcome)
 }
 
-/// A row about a Service whose load balancer's address has source ranges.
+/// A row about a Service whose load balancer IP has source ranges.
 pub(super) const fn to_restricted(
     ranges: Ranges,
     clients: &'static [Client],

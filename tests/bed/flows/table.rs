@@ -220,8 +220,8 @@ pub(super) const TO_LOCAL_EXTERNAL_FRONTENDS: &[Row] = &[
     flow(&[ThisNode, Outside], &[PortElsewhere], EXTERNAL_LOCAL, Both, Answer(POD2, Itself)),
 ];
 
-/// Source ranges: who is not in them hears nothing from the load balancer's address, wherever it
-/// asks from. All other frontends are unrestricted.
+/// Source ranges: who is not in them hears nothing from the load balancer IP, wherever it asks
+/// from. All other frontends are unrestricted.
 pub(super) const TO_RANGES: &[Row] = &[
     to_balancer(OutsideAndPod, &[Outside, PodHere], &[Anywhere], Answer(POD1_POD2, Node)),
     to_balancer(OutsideAndPod, &[Outside], EXTERNAL_LOCAL, Answer(POD1, Itself)),

@@ -102,7 +102,7 @@ fn shown(bed: &Bed, pod: &Host) -> u64 {
 /// and not before the deadline that is noted.
 fn end(bed: &Bed, servers: &[&str], pod: &Host, connections: &mut [Connection]) {
     let noted = servers.iter().filter_map(|it| deadline(bed, it, pod)).min().unwrap();
-    let outcome = eventually(limit(), "its time is up", || {
+    let outcome = eventually(limit(), "its time is over", || {
         let is_there = servers.iter().all(|it| weight(bed, it, pod) == Some(0));
         for connection in connections.iter_mut().filter(|_| is_there) {
             if let Err(refusal) = connection.say() {
@@ -149,7 +149,7 @@ fn connections_that_ipvs_has_forgotten_are_counted_and_end_at_the_deadline_and_n
         let drained = run(&bed, &["drain", &socket(goes), "-o", "json"]).json();
         assert_eq!(drained["isDrained"], true, "{drained}");
         bed.wait_until("weight 0", || weight(&bed, LED_TO, goes) == Some(0));
-        assert_eq!(shown(&bed, goes), 3, "{path}: drained by hand");
+        assert_eq!(shown(&bed, goes), 3, "{path}: drained manually");
         run(&bed, &["undrain", "--all", "-o", "json"]).json();
         bed.wait_until("weight 1", || weight(&bed, LED_TO, goes) == Some(1));
 

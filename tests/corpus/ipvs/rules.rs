@@ -1,4 +1,4 @@
-//! The constant rules of mode ipvs.
+//! The constant rules of IPVS mode.
 
 use std::collections::BTreeSet;
 

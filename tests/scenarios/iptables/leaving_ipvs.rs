@@ -128,7 +128,7 @@ async fn a_restart_goes_on_with_the_same_deadline() {
     assert_eq!(deadline(&world), Some(before));
     tokio::time::sleep(Duration::from_secs(301)).await;
     world.until("left", |status, _| status.n_left_by_ipvs == Some(0)).await;
-    assert_eq!(deadline(&world), None, "its time is up");
+    assert_eq!(deadline(&world), None, "its time is over");
 }
 
 #[tokio::test(start_paused = true)]

@@ -14,7 +14,7 @@ use crate::answers::{FailureAnswer, Reason};
 use kernel::connection_table::{self, TableEntry};
 use kernel::conntrack::{self, ConntrackClient, TrackedConnection};
 
-/// Most connections of connection tracking that are held at once.
+/// Most conntrack entries that are held at once.
 const MOST: usize = 50_000;
 
 /// Most lines of IPVS's table that are read: the cost grows with the square of their number.
@@ -104,16 +104,16 @@ pub(super) fn read(wanted: &Wanted) -> Result<Read, FailureAnswer> {
         Ok(read) => read,
         // A kernel without IPVS, or one whose module is not loaded.
         Err(error) if error.kind() == io::ErrorKind::NotFound => (Table::new(), true),
-        Err(error) => return Err(unread("IPVS's table of connections", &error)),
+        Err(error) => return Err(unread("the connection table of IPVS", &error)),
     };
     let mut parts = Vec::new();
     if n_more > 0 {
-        parts.push(format!("{n_more} more connections of connection tracking were not looked at"));
+        parts.push(format!("{n_more} more conntrack entries were not read"));
     }
     if !is_whole {
         parts.push(format!(
-            "of IPVS's table the first {MOST_LINES} connections were read: the rest have the states of \
-             connection tracking alone"
+            "only the first {MOST_LINES} connections of IPVS were read: the others have \
+             conntrack's state only"
         ));
     }
     let incomplete = (!parts.is_empty()).then(|| parts.join("; "));
@@ -205,7 +205,10 @@ fn age(began: u64, now: SystemTime) -> Option<u64> {
 fn unread(what: &str, error: &dyn std::fmt::Display) -> FailureAnswer {
     FailureAnswer::new(
         Reason::Unavailable,
-        format!("cannot read {what}: {error}; kube-ipvs needs CAP_NET_ADMIN in the host's network"),
+        format!(
+            "cannot read {what}: {error}; kube-ipvs needs CAP_NET_ADMIN in the host's network \
+                 namespace"
+        ),
     )
 }
 

@@ -36,7 +36,7 @@ pub enum Reached {
     /// One of the endpoints, on another node than this one, which answers the client past this node: the
     /// answer comes from an address that the client did not ask, and is lost.
     Unanswered,
-    /// The client is refused at once, in this way.
+    /// The client is rejected, in this way.
     Refused(String),
     /// Its packets are dropped.
     Dropped,
@@ -97,7 +97,7 @@ pub(super) fn follow(
     destination: SocketAddr,
 ) -> Followed {
     let packet = planner.packet_of(client, protocol, destination);
-    let mut packet = packet.ok_or("no address of this node is known")?;
+    let mut packet = packet.ok_or("this node's addresses are not known")?;
     if let Some(origin) = origin {
         packet.origin = origin;
     }

@@ -85,7 +85,7 @@ impl Question {
         let from = match (asked.from.as_deref(), pod) {
             (None | Some("pod"), Some(pod)) => From::Named(pod),
             (Some(other), Some(_)) => {
-                let text = format!("{other:?} has no name: only a pod has");
+                let text = format!("{other:?} takes no name: only pod does");
                 return Err(FailureAnswer::new(Reason::BadRequest, text));
             }
             (from, None) => Self::client(from)?,
@@ -115,7 +115,7 @@ impl Question {
             Some(text) => From::Address(text.parse().map_err(|_| {
                 FailureAnswer::new(
                     Reason::BadRequest,
-                    format!("{text:?} is no client: say pod, node, outside or an IP address"),
+                    format!("{text:?} is not a client: write pod, node, outside or an IP address"),
                 )
             })?),
         })
@@ -349,9 +349,9 @@ impl Asker {
         });
         let is_inside = |address| source_ranges.iter().any(|net| net.contains(&address));
         let none_known = match self.place {
-            ClientPlace::Pod => "no network of this node's pods is known: say a pod's address",
-            ClientPlace::Node => "no address of this node is known",
-            ClientPlace::Outside => "the source ranges have every example of an outside address",
+            ClientPlace::Pod => "this node's pod network is not known: write a pod's address",
+            ClientPlace::Node => "this node's addresses are not known",
+            ClientPlace::Outside => "the source ranges contain every example of an outside address",
         };
         let (mut outcomes, unknown) = match self.outcomes {
             Some(Ok(outcomes)) => (outcomes, None),

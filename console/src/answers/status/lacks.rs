@@ -26,37 +26,34 @@ pub(super) fn of(status: &Status, failed_readings: usize) -> Vec<String> {
     let mut lacks = Vec::new();
     if status.is_loop_stuck {
         lacks.push(
-            "the event loop does not answer: it waits for the kernel or a program, or has too much to do. What \
-             is below is without its part"
+            "the event loop does not answer: it waits for the kernel or another process, or is \
+             overloaded. Its part is missing below"
                 .to_owned(),
         );
     } else if !status.kernel.in_sync_once {
-        lacks.push("the kernel was not in sync yet since the start".to_owned());
+        lacks.push("the kernel has not been in sync since startup".to_owned());
     }
     let (input, kernel) = (&status.input, &status.kernel);
     if let Some(seconds) = input.waiting_seconds.filter(|seconds| *seconds > LONGEST_WAIT) {
         let oldest = Duration::from_secs_f64(seconds).as_secs();
         let services = counted(input.waiting, "Service");
-        lacks.push(format!(
-            "changes of {services} are not in the kernel, the oldest for {oldest} s"
-        ));
+        lacks.push(format!("changes of {services} are pending, the oldest for {oldest} s"));
     }
     if kernel.pending > 0 {
         let writes = counted(kernel.pending, "write");
-        lacks.push(format!("{writes} that the kernel refused, or that wait for such, are retried"));
+        lacks.push(format!("{writes} failed, or wait for one that failed, and are retried"));
     }
     if kernel.sysctl_mismatches > 0 {
         let sysctls = counted(kernel.sysctl_mismatches, "sysctl");
-        lacks.push(format!(
-            "{sysctls} without the value that Services need; `kube-ipvs diff` names them"
-        ));
+        lacks.push(format!("{sysctls} without the required value; `kube-ipvs diff` names them"));
     }
     if failed_readings > FEW_FAILED {
-        lacks.push(format!("the kernel could not be read {failed_readings} times in ten minutes"));
+        lacks.push(format!("reading the kernel failed {failed_readings} times in ten minutes"));
     }
     if status.mode.is_held_up {
         lacks.push(
-            "the switch to this mode is held up: rules of the former mode still lead".to_owned(),
+            "the switch to this mode is stalled: rules of the former mode still handle connections"
+                .to_owned(),
         );
     }
     for kind in status.source.kinds.iter().filter(|kind| !is_followed(kind)) {
@@ -122,10 +119,10 @@ mod tests {
             (|status| status.is_loop_stuck = true, 0, "event loop"),
             (|status| status.kernel.in_sync_once = false, 0, "in sync"),
             (|status| status.input.waiting_seconds = Some(180.0), 0, "oldest for 180 s"),
-            (|status| status.kernel.pending = 1, 0, "1 write that"),
+            (|status| status.kernel.pending = 1, 0, "1 write failed"),
             (|status| status.kernel.sysctl_mismatches = 2, 0, "2 sysctls"),
-            (|_| {}, FEW_FAILED + 1, "read 4 times"),
-            (|status| status.mode.is_held_up = true, 0, "held up"),
+            (|_| {}, FEW_FAILED + 1, "failed 4 times"),
+            (|status| status.mode.is_held_up = true, 0, "stalled"),
             (|status| status.source.kinds[0].is_following = false, 0, "Service objects"),
         ];
         for (change, failed_readings, expected) in changes {

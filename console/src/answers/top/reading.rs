@@ -90,5 +90,5 @@ impl RealServerTraffic {
 }
 
 fn unread(error: &dyn std::fmt::Display) -> FailureAnswer {
-    FailureAnswer::new(Reason::Unavailable, format!("cannot read IPVS' counters: {error}"))
+    FailureAnswer::new(Reason::Unavailable, format!("cannot read IPVS counters: {error}"))
 }

@@ -51,26 +51,27 @@ pub(super) fn find(
         "localhost" => Ok(Sender { source: Some(localhost), interface: None, notes: Vec::new() }),
         "outside" => {
             let outside = outside.ok_or_else(|| {
-                let text = "no address is known to be outside of the cluster: give one";
+                let text = "no address outside of the cluster is known: write one";
                 FailureAnswer::new(Reason::BadRequest, text)
             })?;
             let mut sender = at(outside)?;
             sender.notes.push(format!(
-                "outside stands for {outside}; where a Service has source ranges, the address makes the \
-                 difference"
+                "outside stands for {outside}; if a Service has source ranges, the result depends \
+                 on the address"
             ));
             Ok(sender)
         }
         word => {
             let address: IpAddr = word.parse().map_err(|_| {
                 let text = format!(
-                    "{word} is no source: there are addresses, `node`, `localhost` and `outside`"
+                    "{word} is not a source: use an address, `node`, `localhost` or `outside`"
                 );
                 FailureAnswer::new(Reason::BadRequest, text)
             })?;
             if address.is_ipv4() != destination.is_ipv4() {
                 let text = format!(
-                    "a packet from {address} cannot be for {destination}: they are of different families"
+                    "a packet from {address} cannot go to {destination}: their address families \
+                     differ"
                 );
                 return Err(FailureAnswer::new(Reason::BadRequest, text));
             }
@@ -155,8 +156,8 @@ pub(super) fn at(address: IpAddr) -> Result<Sender, FailureAnswer> {
         None => {
             sender.interface = Some(unknown());
             sender.notes.push(format!(
-                "no route of this node leads to {address}: answers would not reach it, and the interface \
-                 by which it comes is not known"
+                "this node has no route to {address}: answers would not reach it, and the \
+                 interface of its packets is not known"
             ));
         }
     }
@@ -208,8 +209,8 @@ mod tests {
     #[test]
     fn what_is_no_source_is_said() {
         let said = find("everywhere", "10.96.0.10").unwrap_err();
-        assert!(said.contains("everywhere is no source"), "{said}");
+        assert!(said.contains("everywhere is not a source"), "{said}");
         let said = find("fd00::1", "10.96.0.10").unwrap_err();
-        assert!(said.contains("different families"), "{said}");
+        assert!(said.contains("address families differ"), "{said}");
     }
 }

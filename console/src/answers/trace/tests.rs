@@ -169,5 +169,5 @@ fn an_unknown_protocol_is_a_mistake_of_the_question() {
     assert_eq!(protocol_named("UDP"), Ok(Protocol::Udp));
     let failure = protocol_named("icmp").unwrap_err();
     assert_eq!(failure.reason, Reason::BadRequest);
-    assert!(failure.message.contains("tcp, udp and sctp"), "{failure:?}");
+    assert!(failure.message.contains("tcp, udp or sctp"), "{failure:?}");
 }

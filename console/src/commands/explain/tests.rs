@@ -68,17 +68,17 @@ fn sentences_say_who_gets_what_and_by_which_rule() {
     let explanation = offline(&["web:80"]).unwrap();
     let text = plain(&explanation);
     let expected = [
-        "default/web, LoadBalancer, on node n1 in mode ipvs",
-        "TCP 10.96.0.10:80, cluster address, port http",
+        "default/web, LoadBalancer, on node n1 in IPVS mode",
+        "TCP 10.96.0.10:80, cluster IP, port http",
         "  internalTrafficPolicy Cluster: its clients get any endpoint; the scheduler rr chooses.",
         "  Session affinity: a client stays with its endpoint for 3h0m.",
         "  A pod of this node (such as 10.244.1.254) gets one of 10.244.1.11:8080, 10.244.2.11:8080, \
          which sees the client's own address.",
         "  10.244.2.12:8080 on node n2 is not used: not ready.",
-        "TCP 203.0.113.10:80, load balancer's address, port http",
+        "TCP 203.0.113.10:80, load balancer IP, port http",
         "  externalTrafficPolicy Local: clients outside of the cluster get endpoints on this node only; \
          the scheduler rr chooses.",
-        "  Source ranges: only clients in 172.16.0.0/12 may use it.",
+        "  Source ranges: only clients in 172.16.0.0/12 are allowed.",
         "  A client outside of this node (such as 172.16.0.1) inside of the source ranges gets \
          10.244.1.11:8080, which sees the client's own address.",
         "  A client outside of this node (such as 192.0.2.254) outside of the source ranges is not \
@@ -159,7 +159,7 @@ fn a_pod_by_its_name_is_where_its_slice_says() {
     assert!(text.contains("10.244.1.11, a pod of this node, gets"), "{text}");
     let explanation = offline(&["--from", "pod", "default/web-b", "default/web:80"]).unwrap();
     let text = plain(&explanation);
-    assert!(text.contains("on node n2: ask there."), "{text}");
+    assert!(text.contains("on node n2: run the command there."), "{text}");
     let clients = explanation.frontends.iter().flat_map(|it| &it.clients);
     let places: Vec<ClientPlace> = clients.map(|it| it.client).collect();
     assert_eq!(places, [ClientPlace::Outside, ClientPlace::Outside]);
@@ -198,8 +198,8 @@ fn endpoints_that_are_left_out_are_counted_in_words() {
     let text = plain(&explanation);
     for expected in [
         "10.244.2.11:8080 and 998 more, which sees",
-        "  Without the reasons of 1 more endpoint that no client gets.",
-        "  Without 5000 more endpoints: the Service has too many to look at each.",
+        "  Not explained: 1 more endpoint that no client gets.",
+        "  Not explained: 5000 more endpoints (the Service has too many).",
     ] {
         assert!(text.contains(expected), "{expected}: {text}");
     }

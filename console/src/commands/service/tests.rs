@@ -83,15 +83,15 @@ fn plain(state: &ServiceState) -> String {
 #[test]
 fn a_service_is_shown_with_the_reasons_of_endpoints_that_are_not_used() {
     let expected = "\
-Service            shop/cart, ClusterIP, in mode ipvs
+Service            shop/cart, ClusterIP, in IPVS mode
 Traffic policies   internal Cluster, external Cluster
 
-TCP 10.96.0.10:80: cluster address, port http, policy Cluster, scheduler rr, hints choose endpoints for this zone
+TCP 10.96.0.10:80: cluster IP, port http, policy Cluster, scheduler rr, topology hints select endpoints for this zone
 30 connections so far, 2/s; from clients 2.0 KiB, 0 B/s; to clients 0 B, 100 B/s
 ENDPOINT           NODE   ZONE   WEIGHT   ACTIVE   INACTIVE   CONNECTIONS   CONN/S   IN/S   OUT/S   STATE
 10.244.1.11:8080   n1     -      1        3        0          30            2        0 B    100 B   used
 10.244.2.11:8080   n1     -      -        -        -          -             -        -      -       not used: its hints are for other zones (zones b)
-10.244.2.12:8080   -      -      0        1        0          -             -        -      -       not used: no endpoint of the Service any more; drains, 3m4s left
+10.244.2.12:8080   -      -      0        1        0          -             -        -      -       not used: no longer an endpoint of the Service; drains, 3m4s left
 ";
     assert_eq!(plain(&mk_state()), expected);
     assert!(is_whole(&mk_state()));
@@ -110,7 +110,7 @@ fn what_is_wrong_is_said_and_told_by_the_exit_code() {
     let taken = changed(|it| it.frontends[0].taken_by = Some("shop/old".to_owned()));
     assert!(taken.contains("\nService shop/old has it\n"), "{taken}");
     let missing = changed(|it| it.frontends[0].is_in_kernel = Some(false));
-    assert!(missing.contains("\nthe kernel has no virtual server for it\n"), "{missing}");
+    assert!(missing.contains("\nnot in the kernel: no virtual server\n"), "{missing}");
     let empty = changed(|it| it.frontends[0].endpoints.clear());
     assert!(empty.contains("\nno endpoints\n"), "{empty}");
 }
@@ -118,11 +118,11 @@ fn what_is_wrong_is_said_and_told_by_the_exit_code() {
 #[test]
 fn without_counters_there_are_no_columns_for_them() {
     let mut state = mk_state();
-    state.uncounted = Some("mode iptables counts no connections".to_owned());
+    state.uncounted = Some("iptables mode counts no connections".to_owned());
     let frontend = &mut state.frontends[0];
     (frontend.traffic, frontend.scheduler, frontend.is_in_kernel) = (None, None, None);
     let text = plain(&state);
-    assert!(text.contains("Counters           mode iptables counts no connections\n"), "{text}");
+    assert!(text.contains("Counters           iptables mode counts no connections\n"), "{text}");
     assert!(text.contains("\nENDPOINT           NODE   ZONE   STATE\n"), "{text}");
 }
 

@@ -222,9 +222,9 @@ impl Screen {
     fn head(&self) -> Vec<Line<'static>> {
         let held = if self.is_held { ", held" } else { "" };
         let first = match &self.top {
-            None => "reading IPVS' counters twice, 2 s apart…".to_owned(),
+            None => "reading IPVS counters twice, 2 s apart…".to_owned(),
             Some(top) => format!(
-                "{} Services by {}{held}; all together {} connections/s, {} bytes/s in, {} out",
+                "{} Services by {}{held}; total {} connections/s, {} bytes/s in, {} out",
                 top.total,
                 name(self.asked.sort),
                 short(top.all.connections),
@@ -286,10 +286,10 @@ mod tests {
     #[test]
     fn the_screen_has_services_and_with_a_key_their_endpoints() {
         let mut screen = mk_screen();
-        assert!(lines(&mut screen)[0].starts_with("reading IPVS' counters"));
+        assert!(lines(&mut screen)[0].starts_with("reading IPVS counters"));
         assert!(screen.take(Ok(mk_top())));
         let shown = lines(&mut screen);
-        assert!(shown[0].starts_with("9 Services by connections; all together 3"), "{shown:?}");
+        assert!(shown[0].starts_with("9 Services by connections; total 3"), "{shown:?}");
         assert!(shown[2].starts_with("SERVICE"), "{shown:?}");
         assert!(shown[3].starts_with("shop/cart") && shown[3].contains("1.2k"), "{shown:?}");
         assert!(shown[4].starts_with("(no Service)"), "{shown:?}");
@@ -324,14 +324,14 @@ mod tests {
     fn what_fails_is_said_above_what_was_there() {
         let mut screen = mk_screen();
         screen.take(Ok(mk_top()));
-        screen.take(Err(Failure::Unanswered("cannot reach the console".to_owned())));
+        screen.take(Err(Failure::Unanswered("cannot connect to the console".to_owned())));
         let shown = lines(&mut screen);
-        assert_eq!(shown[1], "cannot reach the console");
+        assert_eq!(shown[1], "cannot connect to the console");
         assert!(shown[3].starts_with("shop/cart"), "{shown:?}");
         press(&mut screen, KeyCode::Char(' '));
         assert!(!screen.take(Ok(Top { stands_still: true, ..mk_top() })), "it is held");
         press(&mut screen, KeyCode::Char(' '));
         assert!(screen.take(Ok(Top { stands_still: true, ..mk_top() })));
-        assert!(lines(&mut screen)[1].contains("stand still"));
+        assert!(lines(&mut screen)[1].contains("do not advance"));
     }
 }

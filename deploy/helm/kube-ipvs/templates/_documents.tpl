@@ -46,7 +46,7 @@ kubeconfig.yaml: |
 
 {{/*
 The name of the ConfigMap, with a hash of the content: a change of the configuration is then a rolling
-update. Under a constant name it would be a restart on all nodes at once, because the program ends when its
+update. Under a constant name it would be a restart on all nodes at once, because kube-ipvs exits when its
 file changes.
 */}}
 {{- define "kube-ipvs.configMapName" -}}

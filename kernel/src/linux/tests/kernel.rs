@@ -1,5 +1,5 @@
 //! On a real kernel, each test in a network namespace of its own. They need root, `ip`, `ipvsadm`,
-//! `ipset`, `modprobe` and both kinds of iptables.
+//! `ipset`, `modprobe` and both iptables variants.
 
 mod iptables;
 

@@ -1,5 +1,5 @@
 //! On a real kernel, each test in a network namespace of its own. They need root, `ip`, `ipset`,
-//! and both kinds of iptables.
+//! and both iptables variants.
 
 mod beside_extensions;
 mod beside_nft;

@@ -59,14 +59,13 @@ fn obstacle(settings: &Settings, proc_sys: &Path) -> Option<String> {
     let has_network = |family: &Family| settings.internal_frontend_networks.of(*family).is_some();
     if !settings.has_tables() {
         return Some(
-            "it needs rules in nf_tables. Set ruleBackend to nftables, and restart kube-ipvs"
+            "it needs rules in nf_tables. Set ruleBackend: nftables, and restart kube-ipvs"
                 .to_owned(),
         );
     }
     if !settings.families.iter().any(has_network) {
         return Some(
-            "there is no network for internal frontends. Set internalFrontend, and restart kube-ipvs"
-                .to_owned(),
+            "internal frontends are off. Set internalFrontend, and restart kube-ipvs".to_owned(),
         );
     }
     sysctl::answers_for_real_servers(proc_sys).then(|| {
@@ -81,7 +80,8 @@ fn try_offload(settings: &Settings, proc_sys: &Path) -> Result<(), String> {
     if sysctl::kernel_version(proc_sys).is_some_and(|version| version < FIRST_KERNEL) {
         let KernelVersion(major, minor) = FIRST_KERNEL;
         return Err(format!(
-            "flow tables of kernels before {major}.{minor} end connections that pause for two minutes"
+            "flow tables before Linux {major}.{minor} end connections that are idle for two \
+             minutes"
         ));
     }
     for family in &settings.families {
@@ -139,7 +139,7 @@ mod tests {
         fs::write(root.path().join("kernel/osrelease"), "5.15.0-91-generic\n").unwrap();
         let settings = wanting(FastPath::Offload, RuleForm::Nftables);
         let lack = try_offload(&settings, root.path()).unwrap_err();
-        assert!(lack.contains("before 6.1"), "{lack}");
+        assert!(lack.contains("before Linux 6.1"), "{lack}");
     }
 
     #[test]

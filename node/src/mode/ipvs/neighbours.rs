@@ -13,9 +13,10 @@ use kernel::linux;
 pub(super) fn spare(settings: &Settings, neighbourhoods: &[IpNet]) -> anyhow::Result<()> {
     if let Some(own) = neighbourhoods.iter().find(|own| settings.is_routed(own.addr())) {
         bail!(
-            "serviceRoutes, or with fastPath internalFrontend.ipv6, has a network around {own}, which is an address of this \
-             node and its network: its neighbours would be cut off. Name only what Services use in serviceRoutes \
-             (kube-apiserver's --service-cluster-ip-range), and an unused network in internalFrontend.ipv6"
+            "serviceRoutes (or internalFrontend.ipv6 with fastPath) has a network that contains \
+             this node's network {own}: the node would be cut off from its neighbours. Set \
+             serviceRoutes to networks that only Services use (kube-apiserver's \
+             --service-cluster-ip-range), and internalFrontend.ipv6 to an unused network"
         );
     }
     Ok(())
@@ -33,8 +34,8 @@ pub(super) fn leave_out(routes: &mut Vec<IpNet>, neighbourhoods: &[IpNet]) {
         let around = neighbourhoods.iter().find(|own| network.contains(&own.addr()));
         if let Some(own) = around {
             warn!(
-                "serviceRoutes: auto has no route to {network}, and binds the addresses there one by one, \
-                 since {own} is an address of this node and its network"
+                "serviceRoutes: auto adds no route to {network} and binds its addresses one by \
+                 one, because the network contains this node's network {own}"
             );
         }
         around.is_none()

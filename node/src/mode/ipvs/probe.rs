@@ -68,7 +68,7 @@ fn try_ipv6(scheduler: &SchedulerName) -> Result<(), String> {
     if errno == Some(rustix::io::Errno::AFNOSUPPORT.raw_os_error()) {
         return Err(format!("{error:#}"));
     }
-    info!("cannot try a virtual server of IPv6: {error:#}");
+    info!("cannot test an IPv6 virtual server: {error:#}");
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! Endpoints that are drained by hand, in virtual servers.
+//! Endpoints that are drained manually, in virtual servers.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use crate::exposure::{FamilyExposure, PortExposure};
 use crate::kernel_objects::{RealServer, VirtualServer};
 use crate::model::Protocol;
 
-/// Returns the exposure with the endpoints that are drained by hand among the real servers, with
+/// Returns the exposure with the endpoints that are drained manually among the real servers, with
 /// weight 0: their connections go on until the drain ends.
 ///
 /// They are left out for UDP and SCTP, as endpoints that go are: a client that goes on sending would

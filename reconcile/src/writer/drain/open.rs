@@ -91,7 +91,7 @@ impl OpenCounts {
             Ok(open) => open.map(|open| (Instant::now(), open)),
             Err(failure) => {
                 let error = failure.retryable()?;
-                info!("{error}. Real servers drain by the kernel's counters");
+                info!("{error}. Real servers are drained by the kernel's counters");
                 self.is_unreadable = true;
                 None
             }

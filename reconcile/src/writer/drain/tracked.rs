@@ -112,9 +112,8 @@ impl Drain {
                 self.tracked.last = None;
                 if !std::mem::replace(&mut self.tracked.is_unreadable, true) {
                     warn!(
-                        "{error}. Until it can, endpoints of Services on the fast path keep their \
-                         place in IPVS until their drain deadline. The kernel module \
-                         nf_conntrack_netlink is needed"
+                        "{error}. Until then, endpoints of Services on the fast path stay in IPVS \
+                         until their drain deadline. Load the kernel module nf_conntrack_netlink"
                     );
                 }
             }

@@ -27,34 +27,38 @@ impl AuditMetrics {
         let made = Self {
             drift_checks: make.counters(
                 "kube_ipvs_drift_checks_total",
-                "Number of drift checks: every second a few cheap readings show whether another program has \
-                 changed the kernel's state. By result: clean or drifted.",
+                "Number of drift checks, by result: clean or drifted. A drift check looks every \
+                 second, by a few cheap reads, whether another program has changed kernel state.",
                 &["result"],
             )?,
             passes: make.counters(
                 "kube_ipvs_audit_passes_total",
-                "Number of audit passes that ended. An audit pass compares all kernel state but the iptables \
-                 rules with the desired state. By speed: background, with pauses, or full, without.",
+                "Number of audit passes, by speed: background (with pauses) or full (without). An \
+                 audit pass compares all kernel state except iptables rules with the desired \
+                 state.",
                 &["speed"],
             )?,
             duration: make.number(
                 "kube_ipvs_audit_pass_duration_seconds",
-                "Duration of the last audit pass from its beginning to its end, pauses included.",
+                "Seconds that the last audit pass took, including pauses.",
             )?,
             cost: make.histogram(
                 "kube_ipvs_audit_pass_busy_seconds",
-                "Time that an audit pass spent reading and comparing, without its pauses.",
+                "Seconds that an audit pass spent reading and comparing, without pauses.",
             )?,
             full_speed: make.gauge(
                 "kube_ipvs_audit_full_speed",
-                "1 while the audit runs at full speed because another program changed the kernel's state, \
-                 0 while it runs in the background.",
+                "1 while the audit runs at full speed because another program changed kernel \
+                 state, 0 while it runs in the background.",
             )?,
-            full_speed_starts: make.counter("kube_ipvs_audit_full_speed_starts_total", "Number of times the audit went from background to full speed.")?,
+            full_speed_starts: make.counter(
+                "kube_ipvs_audit_full_speed_starts_total",
+                "Number of times the audit went from background to full speed.",
+            )?,
             last_comparison: make.number(
                 "kube_ipvs_audit_last_completed_timestamp_seconds",
-                "Time at which all kernel state but the iptables rules was last compared with the desired \
-                 state, in seconds since 1970.",
+                "Unix time at which the last audit pass ended: all kernel state except iptables \
+                 rules was compared with the desired state.",
             )?,
         };
         for value in DRIFT_CHECKS {

@@ -31,7 +31,7 @@ impl Programmed {
     pub(super) fn new(make: &Maker<'_>, families: &[Family]) -> Result<Self, prometheus::Error> {
         let entries: IntGaugeVec = make.gauges(
             "kube_ipvs_set_entries",
-            "Number of entries that an ipset should have. Entries of other programs are not counted.",
+            "Desired number of entries of an ipset, without unowned entries.",
             "set",
         )?;
         let capacity: IntGaugeVec = make.gauges(
@@ -46,14 +46,18 @@ impl Programmed {
         };
         Ok(Self {
             virtual_servers: make
-                .gauge("kube_ipvs_virtual_servers", "Number of IPVS virtual servers that the kernel should have.")?,
+                .gauge("kube_ipvs_virtual_servers", "Desired number of IPVS virtual servers.")?,
             real_servers: make
-                .gauge("kube_ipvs_real_servers", "Number of IPVS real servers that the kernel should have.")?,
-            addresses: make.gauge("kube_ipvs_addresses", "Number of addresses that the interface kube-ipvs0 should have.")?,
+                .gauge("kube_ipvs_real_servers", "Desired number of IPVS real servers.")?,
+            addresses: make.gauge(
+                "kube_ipvs_addresses",
+                "Desired number of addresses of the \
+                                                          interface kube-ipvs0.",
+            )?,
             services_with_problems: make.gauge(
                 "kube_ipvs_services_with_problems",
-                "Number of Services that cannot be served as they are written. The log and an Event of each \
-                 Service have the reason.",
+                "Number of Services that cannot be served as specified, or have an annotation \
+                 without effect. The log and an Event of each Service have the reason.",
             )?,
             sets: families.iter().copied().flat_map(SetId::all).map(fill).collect(),
         })

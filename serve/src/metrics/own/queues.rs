@@ -37,13 +37,13 @@ impl Queues {
     pub(super) fn new(registry: &Registry, names: &[&str]) -> Result<Self, prometheus::Error> {
         let oldest = Gauge::with_opts(options(
             "kube_ipvs_oldest_pending_change_seconds",
-            "Age of the oldest change that has not been written to the kernel, or of the next part of a \
-             large Service. 0 if there is none.",
+            "Seconds for which the oldest pending change, or the next part of a large Service, has \
+             been pending. 0 if there is none.",
         ))?;
         let lengths: Opts = options(
             "kube_ipvs_queue_length",
-            "Number of changes between the source and the planner, by queue. A full queue makes the \
-             source wait.",
+            "Number of changes queued between the source and the planner, by queue. A full queue \
+             makes the source wait.",
         );
         let lengths = IntGaugeVec::new(lengths, &["queue"])?;
         for name in names {

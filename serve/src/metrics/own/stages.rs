@@ -35,30 +35,34 @@ impl Stages {
         Ok(Self {
             waiting: make.histogram(
                 "kube_ipvs_event_to_plan_duration_seconds",
-                "Time from the arrival of the oldest change of a round to the beginning of the round.",
+                "Seconds from receiving a batch's oldest change until the batch starts.",
             )?,
-            plan: make
-                .histogram("kube_ipvs_plan_duration_seconds", "Time to plan the changes of a round.")?,
+            plan: make.histogram(
+                "kube_ipvs_plan_duration_seconds",
+                "Seconds to plan the changes of a \
+                                                               batch.",
+            )?,
             write: make.histograms(
                 "kube_ipvs_kernel_write_duration_seconds",
-                "Time to write a batch of operations to one part of the kernel.",
+                "Seconds to write a batch of operations to one part of the kernel.",
                 "part",
                 PARTS,
             )?,
             whole: make.histogram(
                 "kube_ipvs_event_to_kernel_duration_seconds",
-                "Time from the arrival of the oldest change of a round to the kernel's last answer.",
+                "Seconds from receiving a batch's oldest change until the kernel acknowledged the \
+                 whole batch.",
             )?,
             endpoint_change_to_kernel: make.histogram_with(
                 "kube_ipvs_endpoint_change_to_kernel_duration_seconds",
-                "Time from the arrival of a change of an EndpointSlice to the kernel's last answer about all \
-                 that waited with it, for each change. Changes that change nothing here are not counted, \
-                 nor is the state at the start.",
+                "Seconds from receiving a change of an EndpointSlice until the kernel acknowledged \
+                 its whole batch. Not counted: changes without effect on this node, and the \
+                 initial state.",
                 LATENCIES.to_vec(),
             )?,
             read: make.histograms(
                 "kube_ipvs_kernel_read_duration_seconds",
-                "Time of one reading of the kernel, by what was read.",
+                "Seconds that one read of kernel state took, by what was read.",
                 "what",
                 READINGS,
             )?,

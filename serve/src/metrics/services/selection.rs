@@ -63,7 +63,7 @@ impl FromStr for MeasuredServices {
             Some(("namespaces", names)) => {
                 let names: BTreeSet<String> = names.split(',').map(str::to_owned).collect();
                 if let Some(wrong) = names.iter().find(|name| !is_namespace(name)) {
-                    return Err(format!("{wrong:?} is not the name of a namespace"));
+                    return Err(format!("{wrong:?} is not a namespace name"));
                 }
                 Ok(Self::Namespaces(names))
             }

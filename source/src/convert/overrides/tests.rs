@@ -113,7 +113,7 @@ fn flags_are_the_schedulers() {
     }
     let (overrides, warning) = faulty(&with("mh", "none,mh-port"));
     assert_eq!(overrides.unwrap().scheduler_flags, Some(0x10));
-    assert!(warning.contains("none stands beside other flags; left out"), "{warning}");
+    assert!(warning.contains("none cannot be combined with other flags; left out"), "{warning}");
     let (overrides, warning) = faulty(&with("sh", "mh-port,sh-port"));
     assert_eq!(overrides.unwrap().scheduler_flags, Some(0x10));
     assert!(warning.contains("mh-port means something to the scheduler mh"), "{warning}");
@@ -200,7 +200,7 @@ fn weights_that_the_scheduler_does_not_look_at() {
     for scheduler in ["rr", "lc", "dh"] {
         let (_, warning) =
             faulty(&format!("kube-ipvs.io/scheduler: {scheduler}, kube-ipvs.io/weights: node=2"));
-        let expected = format!("the scheduler {scheduler} pays no attention to them");
+        let expected = format!("the scheduler {scheduler} ignores them");
         assert!(warning.contains(&expected), "{warning}");
     }
     let (overrides, warnings) = chosen_beside("wlc", "kube-ipvs.io/weights: node=2");

@@ -115,7 +115,10 @@ async fn neither_kubeconfig_nor_master_means_a_pod() {
         panic!("this test does not run in a pod")
     };
     let error = error.to_string();
-    assert!(error.contains("as a pod of its cluster") && error.contains("--kubeconfig"), "{error}");
+    assert!(
+        error.contains("with a pod's service account") && error.contains("--kubeconfig"),
+        "{error}"
+    );
 }
 
 #[tokio::test]

@@ -256,7 +256,7 @@ mod tests {
             let errors: Vec<String> =
                 read.filter_map(Result::err).map(|error| error.to_string()).collect();
             let error = errors.first().unwrap_or_else(|| panic!("{begin}"));
-            assert!(error.contains("no API server answers so"), "{error}");
+            assert!(error.contains("not an answer of an API server"), "{error}");
         }
     }
 }

@@ -52,8 +52,8 @@ impl Follower {
         let kind = self.kind.name();
         info!(
             kind,
-            "streaming list failed: {}; the server's cache is listed instead, streams are tried again \
-             in an hour",
+            "streaming list failed: {}; kube-ipvs lists from the server's cache instead, and tries \
+             streams again in an hour",
             failure.cause()
         );
         self.lists = Lists::Cached;
@@ -63,7 +63,7 @@ impl Follower {
     fn list_in_pages(&mut self, failure: &Failure) {
         info!(
             kind = self.kind.name(),
-            "list of the server's cache failed: {}; etcd is listed instead, in pages",
+            "list from the server's cache failed: {}; kube-ipvs lists from etcd instead, in pages",
             failure.cause()
         );
         self.lists = Lists::Paged;
@@ -226,7 +226,10 @@ mod tests {
         let items = || vec![Item::Service(Box::default()); 2];
         follower.listed(items()).await.unwrap();
         let error = follower.listed(items()).await.unwrap_err().cause();
-        assert!(error.contains("a list has more than 1000000 objects; no API server"), "{error}");
+        assert!(
+            error.contains("a list has more than 1000000 objects; this is not an answer"),
+            "{error}"
+        );
         follower.begin_list().await.unwrap();
         follower.listed(items()).await.unwrap();
         drop(follower);

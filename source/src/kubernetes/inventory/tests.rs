@@ -221,7 +221,7 @@ fn this_node_and_no_other() {
 fn a_node_that_is_not_there_is_missed_once() {
     let mut inventory = inventory();
     let texts = inventory.list(ResourceKind::Node, [node("other", "x")]);
-    assert!(texts[0].starts_with("Node this: there is no such Node"), "{texts:?}");
+    assert!(texts[0].starts_with("Node this: Node not found"), "{texts:?}");
     assert!(texts[0].contains("--hostname-override"), "{texts:?}");
     assert_eq!(inventory.list(ResourceKind::Node, []), Vec::<String>::new());
     assert_eq!(inventory.list(ResourceKind::Node, [node("this", "x")]), ["node", "leaving false"]);

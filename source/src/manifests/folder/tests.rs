@@ -101,7 +101,7 @@ fn what_does_not_parse_leaves_in_force_what_it_held() {
     assert!(events.is_empty());
     assert!(warning.starts_with("/manifests/x.yaml: does not parse: "), "{warning}");
     assert!(warning.contains("line 1"), "{warning}");
-    assert!(warning.ends_with("nothing of it is in force"), "{warning}");
+    assert!(warning.ends_with("none of its objects are in use"), "{warning}");
 
     apply(&mut folder, [read("x.yaml", mk_service("a", "10.96.0.1"))]);
     let broken = mk_service("a", "10.96.0.2") + "apiVersion: v1\nkind: Service\nspec: 5\n";
@@ -111,7 +111,7 @@ fn what_does_not_parse_leaves_in_force_what_it_held() {
     );
     assert_eq!(events, ["default/b 10.96.0.3"], "the other file goes on");
     assert!(warning.contains("spec: ") && warning.contains("line 8"), "{warning}");
-    assert!(warning.ends_with("what it held before stays in force"), "{warning}");
+    assert!(warning.ends_with("its former content stays in use"), "{warning}");
 
     let events = apply(&mut folder, [read("x.yaml", mk_service("a", "10.96.0.2"))]);
     assert_eq!(events, ["default/a 10.96.0.2"]);
@@ -126,8 +126,8 @@ fn what_cannot_be_read_leaves_in_force_what_it_held() {
     let change = FileChange::Unreadable("permission denied".to_owned());
     let (events, warning) = apply_faulty(&mut folder, [("x.yaml".into(), change)]);
     assert!(events.is_empty());
-    let expected = "/manifests/x.yaml: cannot be read: permission denied; \
-                    what it held before stays in force";
+    let expected = "/manifests/x.yaml: cannot be read: permission denied; its former content stays \
+                    in use";
     assert_eq!(warning, expected);
 }
 
@@ -138,8 +138,8 @@ fn the_first_file_by_name_wins_and_the_next_one_takes_over() {
     let (events, warning) =
         apply_faulty(&mut folder, [read("c.yaml", mk_service("a", "10.96.0.3"))]);
     assert!(events.is_empty());
-    let expected = "/manifests/c.yaml: Service default/a is in b.yaml too, \
-                    and is in force as it is there";
+    let expected = "/manifests/c.yaml: Service default/a is also in b.yaml; \
+                    that definition is in use";
     assert_eq!(warning, expected);
     // Saved again by the same holders: no new warning.
     assert!(apply(&mut folder, [read("c.yaml", mk_service("a", "10.96.0.4"))]).is_empty());

@@ -117,7 +117,7 @@ fn a_directory_that_is_gone_takes_nothing_with_it() {
     fs::rename(&directory, root.path().join("away")).unwrap();
     let (events, warnings) = scan_until_stable(&mut scanner);
     assert!(events.is_empty());
-    assert!(warnings[0].ends_with("what it held stays in force"), "{warnings:?}");
+    assert!(warnings[0].ends_with("its former content stays in use"), "{warnings:?}");
     assert_eq!(scan_until_stable(&mut scanner), (vec![], vec![]), "said once");
     // There again, but still empty.
     fs::create_dir(&directory).unwrap();

@@ -86,9 +86,9 @@ async fn nothing_of_ipvs_goes_before_the_last_chain_is_there() {
         assert_eq!(world.now().n_left_by_ipvs, None);
         assert!(!world.fake.take_log().iter().any(takes_away));
         let reports = world.reports.take();
-        let held_up = reports.iter().find(|report| report.starts_with("held up"));
+        let held_up = reports.iter().find(|report| report.starts_with("stalled"));
         let names_rules = |it: &String| {
-            it.split_once("mode iptables lacks rules: ")
+            it.split_once("iptables mode lacks rules: ")
                 .is_some_and(|(_, why)| why.contains("KUBE-"))
         };
         assert_eq!(held_up.is_some_and(names_rules), is_held_up, "{reports:?}");
