@@ -42,7 +42,7 @@ const LONGEST_SOCKET_PATH: usize = 85;
 /// Default of `consoleSocket`.
 pub const DEFAULT_CONSOLE_SOCKET: &str = "/run/kube-ipvs/console.sock";
 
-/// Word in the list that has the number of Services decide.
+/// Word in `serviceRoutes` that has the number of Services decide.
 pub(super) const AUTO: &str = "auto";
 
 settings! {
@@ -143,13 +143,13 @@ settings! {
             in: [Ipvs], default: MeasuredServices::default(),
             flag: "service-metrics" "SERVICES" Serving with_config,
         }
-        /// Networks of cluster addresses: one local route for each replaces the addresses on
-        /// kube-ipvs0. auto: only where there are thousands of Services (IPv6: hundreds), and the
-        /// networks are those of the cluster's ServiceCIDRs unless the list has some.
-        /// docs/service-addresses.md has the consequences. Empty: every address is bound
-        service_routes: Vec<String> = "serviceRoutes" (deserialize_with = "word_or_list"),
+        /// Networks of cluster IPs: one local route for each replaces the addresses on kube-ipvs0.
+        /// auto: only where there are thousands of Services (IPv6: hundreds), and the networks are
+        /// those of the cluster's ServiceCIDRs unless the list has some. Empty: every address is
+        /// bound. docs/service-addresses.md has the consequences
+        service_routes: Option<Vec<String>> = "serviceRoutes" (deserialize_with = "word_or_list"),
             "auto, networks, or both in a list" {
-            in: [Ipvs],
+            in: [Ipvs], default: vec![AUTO.to_owned()],
         }
         internal_frontend: InternalFrontend = "internalFrontend";
         /// Time after which the relay forgets a UDP client if nothing passes either way. kube-proxy
@@ -258,18 +258,21 @@ impl KubeIpvsConfiguration {
     }
 }
 
-/// Reads a list of texts, which may be one text without a list.
-fn word_or_list<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+/// Reads a list of texts, which may be one text without a list. An empty text is an empty list.
+fn word_or_list<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Vec<String>>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged, expecting = "neither a word nor a list of texts")]
     enum WordOrList {
         Word(String),
         List(Vec<String>),
     }
-    Ok(match WordOrList::deserialize(deserializer)? {
+    Ok(Option::deserialize(deserializer)?.map(|given| match given {
+        WordOrList::Word(word) if word.is_empty() => Vec::new(),
         WordOrList::Word(word) => vec![word],
         WordOrList::List(list) => list,
-    })
+    }))
 }
 
 /// Refuses a path that commands cannot reach.

@@ -170,8 +170,8 @@ fn settings_of_a_mode_that_the_node_cannot_be_in_are_said_to_have_no_effect() {
         "ipvs.tcpTimeout",
         "estimators.run",
         "fallback",
-        "serviceRoutes",
         "internalFrontend.ipv4",
+        "serviceRoutes",
     ];
     let of_modes = |name: &str| belongs(name, "ipvs");
     assert_eq!(configuration.notes, expected.map(of_modes));

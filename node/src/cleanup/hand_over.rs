@@ -62,8 +62,9 @@ pub fn hand_over(chosen: &Settings) -> CleanupReport {
     if let Some(first) = networks.iter().min() {
         report.failures.push(format!(
             "{} local routes lead to networks of Services ({first}), which kube-proxy does not know, so \
-             nothing is removed: take serviceRoutes out of the configuration, let kube-ipvs start once \
-             in mode ipvs without it, stop it, and run --hand-over again",
+             nothing is removed: set serviceRoutes: [] in the configuration, let kube-ipvs start once in \
+             mode ipvs with it, stop it when ip route show table local proto 107 has no network, and run \
+             --hand-over again",
             networks.len()
         ));
         return report;
