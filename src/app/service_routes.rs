@@ -293,7 +293,7 @@ impl RouteWatch {
             return Ok(None);
         }
         *next = Instant::now() + PERIOD + PERIOD_SPREAD.mul_f64(fastrand::f64());
-        let (mut wanted, problems) =
+        let (wanted, problems) =
             networks(&self.configuration, self.cluster.as_ref(), &[family]).await;
         for problem in problems.iter().filter(|problem| !warned.contains(problem)) {
             warn!("serviceRoutes: auto, {family}: {problem}");
@@ -304,10 +304,13 @@ impl RouteWatch {
         if lead_to_the_same(&self.settings, &wanted, routes) {
             return Ok(None);
         }
-        if let Err(error) = without_neighbours(&mut wanted) {
-            warn!("serviceRoutes: auto changes nothing now, and looks again: {error}");
-            return Ok(None);
-        }
+        let wanted = match without_neighbours(wanted, &self.settings) {
+            Ok(wanted) => wanted,
+            Err(error) => {
+                warn!("serviceRoutes: auto changes nothing now, and looks again: {error}");
+                return Ok(None);
+            }
+        };
         // A cluster without any network is one that does not say.
         if wanted.is_empty() || lead_to_the_same(&self.settings, &wanted, routes) {
             return Ok(None);

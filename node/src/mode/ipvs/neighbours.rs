@@ -13,24 +13,34 @@ use kernel::linux;
 pub(super) fn spare(settings: &Settings, neighbourhoods: &[IpNet]) -> anyhow::Result<()> {
     if let Some(own) = neighbourhoods.iter().find(|own| settings.is_routed(own.addr())) {
         bail!(
-            "serviceRoutes, or with fastPath internalFrontend.ipv6, has a network around {own}, which is an address of this \
+            "serviceRoutes, or with fastPath internalFrontend, has a network around {own}, which is an address of this \
              node and its network: its neighbours would be cut off. Name only what Services use in serviceRoutes \
-             (kube-apiserver's --service-cluster-ip-range), and an unused network in internalFrontend.ipv6"
+             (kube-apiserver's --service-cluster-ip-range), and unused networks in internalFrontend"
         );
     }
     Ok(())
 }
 
-/// Leaves out the routes that would cut neighbours off as the node's addresses are now.
-pub fn without_neighbours(routes: &mut Vec<IpNet>) -> Result<(), ReadError> {
-    leave_out(routes, &linux::neighbourhoods()?);
-    Ok(())
+/// Returns the routes without those that would cut neighbours off as the node's addresses are now.
+pub fn without_neighbours(
+    routes: Vec<IpNet>,
+    settings: &Settings,
+) -> Result<Vec<IpNet>, ReadError> {
+    Ok(left(routes, settings, &linux::neighbourhoods()?))
 }
 
-/// Leaves out routes that no operator has asked for.
-pub(super) fn leave_out(routes: &mut Vec<IpNet>, neighbourhoods: &[IpNet]) {
+/// Returns the routes without those that no operator has asked for, and that would cut neighbours off.
+pub(super) fn left(
+    mut routes: Vec<IpNet>,
+    settings: &Settings,
+    neighbourhoods: &[IpNet],
+) -> Vec<IpNet> {
+    let others = settings.routed_with(&[]);
     routes.retain(|network| {
-        let around = neighbourhoods.iter().find(|own| network.contains(&own.addr()));
+        let mut added = settings.routed_with(&[*network]);
+        added.retain(|it| !others.contains(it));
+        let is_inside = |own: &&IpNet| added.iter().any(|it| it.contains(&own.addr()));
+        let around = neighbourhoods.iter().find(is_inside);
         if let Some(own) = around {
             warn!(
                 "serviceRoutes: auto has no route to {network}, and binds the addresses there one by one, \
@@ -39,4 +49,5 @@ pub(super) fn leave_out(routes: &mut Vec<IpNet>, neighbourhoods: &[IpNet]) {
         }
         around.is_none()
     });
+    routes
 }
