@@ -254,7 +254,7 @@ fn internal_frontends_of_routed_services_are_local_by_a_route() {
     proxy.stop().unwrap();
     let outcome = bed.node().enter(|| node::cleanup::all(&plan::settings::Settings::new("")));
     assert!(outcome.unwrap().is_complete());
-    assert_eq!((routes(), bound()), (Vec::new(), Vec::new()));
+    assert_eq!(routes(), Vec::<String>::new());
 }
 
 #[test]
