@@ -42,7 +42,7 @@ const LONGEST_SOCKET_PATH: usize = 85;
 /// Default of `consoleSocket`.
 pub const DEFAULT_CONSOLE_SOCKET: &str = "/run/kube-ipvs/console.sock";
 
-/// Word in the list that has the number of Services decide.
+/// Word in `serviceRoutes` that has the number of Services decide.
 pub(super) const AUTO: &str = "auto";
 
 settings! {
@@ -145,9 +145,9 @@ settings! {
         /// auto: only with thousands of Services (IPv6: hundreds); the networks are the cluster's
         /// ServiceCIDRs unless the list has some. Empty: every address is bound. Consequences:
         /// docs/service-addresses.md
-        service_routes: Vec<String> = "serviceRoutes" (deserialize_with = "word_or_list"),
+        service_routes: Option<Vec<String>> = "serviceRoutes" (deserialize_with = "word_or_list"),
             "auto, networks, or both in a list" {
-            in: [Ipvs],
+            in: [Ipvs], default: vec![AUTO.to_owned()],
         }
         internal_frontend: InternalFrontend = "internalFrontend";
         /// Time after which the relay forgets an idle UDP client. kube-proxy used 250ms, which cuts
@@ -258,18 +258,21 @@ impl KubeIpvsConfiguration {
     }
 }
 
-/// Reads a list of texts, which may be one text without a list.
-fn word_or_list<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+/// Reads a list of texts, which may be one text without a list. An empty text is an empty list.
+fn word_or_list<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Vec<String>>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged, expecting = "neither a word nor a list of texts")]
     enum WordOrList {
         Word(String),
         List(Vec<String>),
     }
-    Ok(match WordOrList::deserialize(deserializer)? {
+    Ok(Option::deserialize(deserializer)?.map(|given| match given {
+        WordOrList::Word(word) if word.is_empty() => Vec::new(),
         WordOrList::Word(word) => vec![word],
         WordOrList::List(list) => list,
-    })
+    }))
 }
 
 /// Refuses a path that commands cannot reach.

@@ -20,8 +20,9 @@ pub struct ServiceRoutes {
 
 impl ServiceRoutes {
     pub(super) fn new(own: &KubeIpvsConfiguration) -> Self {
-        let is_automatic = own.service_routes.iter().any(|text| text == AUTO);
-        let named = networks(&own.service_routes);
+        let texts = own.service_routes.as_deref().unwrap_or_default();
+        let is_automatic = texts.iter().any(|text| text == AUTO);
+        let named = networks(texts);
         let chosen = (!is_automatic).then(|| named.clone());
         Self { is_automatic, named, chosen }
     }

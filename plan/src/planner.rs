@@ -247,11 +247,15 @@ impl Planner {
         let (mut n_turns, mut size) = (0, 0);
         self.store.begin_round();
         while n_turns < limit.services && size < limit.operations {
-            let Some((service, turn)) = self.store.next_dirty() else { break };
+            let Some((service, turn)) = self.store.next_dirty(&self.settings) else { break };
             oldest = Some(oldest.map_or(turn.since(), |oldest| oldest.min(turn.since())));
             n_turns += 1;
             size += self.plan_turn(&service, turn, limit.operations_per_service, &mut round);
             affected.insert(service);
+            if self.store.is_order_due() {
+                // The API server's Service, which is written before the others are even put in order.
+                break;
+            }
         }
         let services = affected.iter().cloned().collect();
         let mut health_checks = std::mem::take(&mut self.new_health_checks);
@@ -336,7 +340,7 @@ impl Planner {
     /// frontends are planned by the reasons of their claims: the one that has a frontend finds it
     /// as it left it. Who comes later waits for all of them.
     pub fn take_over(&mut self, beside: Actual, listed: Vec<ListedVirtualServer>) -> Unadopted {
-        self.store.sort_dirty(&self.settings);
+        self.store.kernel_was_read(&self.settings);
         self.set_sizes = SetSizes::of(&beside.sets);
         Unadopted::new(beside, listed, &self.settings).with_tails(self.tails())
     }

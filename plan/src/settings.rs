@@ -324,17 +324,38 @@ impl Settings {
     /// True if a service address is bound, and not only local by a route.
     #[must_use]
     pub fn is_to_be_bound(&self, address: IpAddr) -> bool {
-        let mut unbound = self.all_routes().filter(|net| !self.bound_routes.contains(net));
+        let unbound = self.service_routes.iter().filter(|net| !self.bound_routes.contains(net));
+        let mut unbound = self.with_internal_frontends(unbound.copied());
         self.excludes(address) || !unbound.any(|net| net.contains(&address))
     }
 
-    /// Networks that are local by a route: those of Services, and on the fast path that of internal frontends of IPv6, each
-    /// address of which would make new connections dearer. With a local route of IPv4, the kernel looks up the source of
-    /// every packet that it forwards (`fib_has_custom_local_routes` in net/ipv4/fib_frontend.c).
+    /// Networks that are local by a route.
     fn all_routes(&self) -> impl Iterator<Item = IpNet> {
-        let of_internal_frontends =
-            self.internal_frontend_networks.v6.filter(|_| self.has_fast_path());
-        self.service_routes.iter().copied().chain(of_internal_frontends.map(IpNet::V6))
+        self.with_internal_frontends(self.service_routes.iter().copied())
+    }
+
+    /// Returns these networks of Services and those of internal frontends that have a route with them, on the fast path.
+    /// All of IPv6's has one, since each address would make new connections dearer. Of IPv4's, those parts have one that
+    /// internal frontends of these networks are in: with a local route of IPv4, the kernel looks up the source of every
+    /// packet that it forwards (`fib_has_custom_local_routes` in net/ipv4/fib_frontend.c).
+    fn with_internal_frontends(
+        &self,
+        service_routes: impl Iterator<Item = IpNet>,
+    ) -> impl Iterator<Item = IpNet> {
+        let has_fast_path = self.has_fast_path();
+        let networks = self.internal_frontend_networks;
+        let of_v6 = networks.v6.filter(|_| has_fast_path).map(IpNet::V6);
+        let and_own = move |network: IpNet| {
+            let own = networks.routed_for(network).filter(|_| has_fast_path);
+            [Some(network), own].into_iter().flatten()
+        };
+        service_routes.flat_map(and_own).chain(of_v6)
+    }
+
+    /// Returns the networks with a local route that is there for these ones of Services.
+    #[must_use]
+    pub fn routed_with(&self, service_routes: &[IpNet]) -> Vec<IpNet> {
+        self.with_internal_frontends(service_routes.iter().copied()).collect()
     }
 
     /// True if there should be this local route.
@@ -489,6 +510,17 @@ impl InternalFrontendNetworks {
         (mapped != address && can_be_bound(mapped)).then_some(mapped)
     }
 
+    /// The part of IPv4's network that the internal frontends of a network of Services are in; none if it has an address
+    /// that no host can have, as a local route would have it answered, or if it would be the network itself.
+    fn routed_for(&self, network: IpNet) -> Option<IpNet> {
+        let IpNet::V4(own) = self.of(Family::of_net(&network))? else { return None };
+        let length = network.prefix_len().max(own.prefix_len());
+        let first = network::inside(own.into(), network.network());
+        let part = IpNet::new(first, length).ok()?.trunc();
+        let is_clear = can_be_bound(part.network()) && can_be_bound(part.broadcast());
+        (part != network && is_clear).then_some(part)
+    }
+
     /// An address's internal frontend with this node's endpoints, on the fast path; none as for
     /// [`address_for`](Self::address_for), and for an address inside the network.
     #[must_use]
@@ -513,6 +545,31 @@ impl Default for InternalFrontendNetworks {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn internal_frontends_of_a_routed_network_have_a_route_of_their_own_where_it_is_all_theirs() {
+        for (own, network, part) in [
+            ("240.0.0.0/4", "10.96.0.0/12", Some("250.96.0.0/12")),
+            ("240.0.0.0/4", "34.118.224.0/20", Some("242.118.224.0/20")),
+            ("240.16.0.0/12", "10.0.0.0/8", Some("240.16.0.0/12")),
+            ("0.0.0.0/8", "10.96.0.0/12", Some("0.96.0.0/12")),
+            // 255.255.255.255 and 0.0.0.0 would be inside.
+            ("240.0.0.0/4", "31.240.0.0/12", None),
+            ("0.0.0.0/8", "10.0.0.0/12", None),
+            ("240.0.0.0/4", "240.96.0.0/12", None),
+            ("240.0.0.0/4", "fd00:96::/108", None),
+        ] {
+            let networks = InternalFrontendNetworks { v4: own.parse().ok(), v6: None };
+            let network: IpNet = network.parse().unwrap();
+            let expected = part.map(|it| it.parse::<IpNet>().unwrap());
+            assert_eq!(networks.routed_for(network), expected, "{own} {network}");
+            let Some(part) = expected else { continue };
+            for address in [network.network(), network.broadcast()] {
+                let internal = networks.address_for(address).unwrap();
+                assert!(part.contains(&internal), "{own} {network} {internal}");
+            }
+        }
+    }
 
     #[test]
     fn node_ports_are_link_local_only_where_a_network_of_these_is_chosen() {

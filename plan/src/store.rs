@@ -49,6 +49,8 @@ pub struct Store {
     /// The proxy ports that the relay has; no empty maps.
     proxy_ports: HashMap<ServiceName, ProxyPorts>,
     dirty: Queue,
+    /// True if the kernel was read, and those in `dirty` are still to be put in their order.
+    is_order_due: bool,
     /// The families whose rules have become different, and since when.
     dirty_rules: BTreeMap<Family, u64>,
     /// Number of Services with a cluster address, by family.
@@ -92,6 +94,8 @@ impl Store {
     /// Takes an event with this timestamp. One that changes nothing makes nothing dirty.
     pub fn apply(&mut self, event: Event, now: u64, settings: &Settings) {
         self.dirty.set_now(now);
+        // What comes now waits for those that waited when the kernel was read.
+        self.put_in_order(settings);
         match event {
             Event::ServiceApplied(service) => self.apply_service(service, settings),
             Event::ServiceRemoved(name) => self.remove_service(&name, settings),
@@ -156,10 +160,10 @@ impl Store {
         self.dirty.has_ahead()
     }
 
-    /// Number of those that had to be when [`sort_dirty`](Self::sort_dirty) was called.
+    /// Number of those that had to be when the kernel was read.
     #[must_use]
     pub fn n_early(&self) -> usize {
-        self.dirty.n_early()
+        if self.is_order_due { self.dirty.len() } else { self.dirty.n_early() }
     }
 
     /// Returns the timestamp since which something waits.
@@ -189,10 +193,28 @@ impl Store {
         entries
     }
 
-    /// Puts the Services that have to be compiled again in the order of their age. Those that claim
+    /// Takes note that the kernel was read. The Services that have to be compiled again are put in order at once, or if
+    /// the API server's is among them, before the next event and before any other is taken: it does not wait for that.
+    pub fn kernel_was_read(&mut self, settings: &Settings) {
+        self.is_order_due = true;
+        if !self.dirty.has_api_server() {
+            self.put_in_order(settings);
+        }
+    }
+
+    /// True if they are still to be put in order.
+    #[must_use]
+    pub fn is_order_due(&self) -> bool {
+        self.is_order_due
+    }
+
+    /// Puts the Services that have to be compiled again in the order of their age, if that is due. Those that claim
     /// what others claim too are planned by classes of their claims ([`Turn`]), so that none has
     /// for a moment what another one has a better reason for. Walks all Services.
-    pub fn sort_dirty(&mut self, settings: &Settings) {
+    fn put_in_order(&mut self, settings: &Settings) {
+        if !std::mem::take(&mut self.is_order_due) {
+            return;
+        }
         let records = &self.records;
         let services = records.values().filter_map(|record| record.service.as_deref());
         let contending = contention::contending(services, settings);
@@ -211,7 +233,13 @@ impl Store {
     }
 
     /// Takes the Service that has to be compiled next, and the turn that it has.
-    pub fn next_dirty(&mut self) -> Option<(ServiceName, Turn)> {
+    pub fn next_dirty(&mut self, settings: &Settings) -> Option<(ServiceName, Turn)> {
+        if self.is_order_due
+            && let Some(api_server) = self.dirty.pop_api_server()
+        {
+            return Some(api_server);
+        }
+        self.put_in_order(settings);
         self.dirty.pop()
     }
 

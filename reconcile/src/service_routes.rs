@@ -135,7 +135,8 @@ impl Change {
         let routes = cx.planner.service_routes(family);
         let excess: Vec<IpNet> =
             routes.into_iter().filter(|net| !self.wanted.contains(net)).collect();
-        if !excess.is_empty() && awaits_addresses(retry_queue, &excess) {
+        let local = cx.planner.settings().routed_with(&excess);
+        if !excess.is_empty() && awaits_addresses(retry_queue, &local) {
             return false;
         }
         cx.planner.set_service_routes(family, self.wanted.clone(), Vec::new());

@@ -78,6 +78,8 @@ struct Choice {
     routes: Vec<IpNet>,
     /// Time of the next look at the cluster's ServiceCIDRs.
     next: Instant,
+    /// Problems of the last look that there were some in: a warning is logged once.
+    warned: Vec<String>,
 }
 
 /// Another choice, and the number of Services that it is for.
@@ -121,8 +123,7 @@ pub(super) async fn at_start(
     configuration: Configuration,
     cluster: Option<&ClusterQuestions>,
 ) -> Configuration {
-    let routes = &configuration.service_routes;
-    if !configuration.chooses_routes() || routes.chosen.is_some() {
+    if !configuration.chooses_routes() || configuration.service_routes.chosen.is_some() {
         return configuration;
     }
     let internal_frontends = &configuration.settings.internal_frontend_networks;
@@ -130,7 +131,18 @@ pub(super) async fn at_start(
         warn!("cannot read local routes and addresses: {error}; serviceRoutes: auto assumes none");
         LocalServiceAddresses::default()
     });
-    let networks = if !found.routes.is_empty() {
+    begin(configuration, found, cluster).await
+}
+
+/// Returns the configuration with the choice to begin with, where this was found in the kernel. The first look
+/// while the node serves warns of problems.
+pub(super) async fn begin(
+    configuration: Configuration,
+    found: LocalServiceAddresses,
+    cluster: Option<&ClusterQuestions>,
+) -> Configuration {
+    let routes = &configuration.service_routes;
+    let (networks, problems) = if !found.routes.is_empty() {
         usable(&configuration, &routes.kept(&found.routes))
     } else if let Some(counts) = counts(found.n_bound, cluster).await
         && let families = better_routed(&configuration.settings, &counts, &[])
@@ -138,8 +150,11 @@ pub(super) async fn at_start(
     {
         networks(&configuration, cluster, &families).await
     } else {
-        Vec::new()
+        Default::default()
     };
+    for problem in problems {
+        info!("serviceRoutes: auto looks again once Services are listed: {problem}");
+    }
     if !networks.is_empty() {
         info!("serviceRoutes: auto starts with routes to {}", listed(&networks));
     }
@@ -167,37 +182,38 @@ async fn count_services(cluster: Option<&ClusterQuestions>) -> Option<usize> {
     counted.ok()
 }
 
-/// Returns the networks of these families to have routes to; none if they are not known.
+/// Returns the networks of these families to have routes to, none if they are not known, and problems in words.
 async fn networks(
     configuration: &Configuration,
     cluster: Option<&ClusterQuestions>,
     families: &[Family],
-) -> Vec<IpNet> {
+) -> (Vec<IpNet>, Vec<String>) {
     let named = &configuration.service_routes.named;
     let known = match cluster {
         _ if !named.is_empty() => Ok(named.clone()),
         Some(cluster) => cluster.service_networks().await,
         None => Err("no API server is configured".to_owned()),
     };
-    let known = known.unwrap_or_else(|problem| {
-        warn!(
-            "cannot read the cluster's ServiceCIDRs: {problem}. With this many Services, routes \
-             would be better than an address each: set serviceRoutes: [auto, 10.96.0.0/12] \
-             (kube-apiserver's --service-cluster-ip-range), or allow kube-ipvs to list \
-             servicecidrs"
-        );
-        Vec::new()
-    });
-    usable(configuration, &of_families(known, families))
+    match known {
+        Ok(known) => usable(configuration, &of_families(known, families)),
+        Err(problem) => {
+            let problem = format!(
+                "cannot read the cluster's ServiceCIDRs: {problem}. With this many Services, routes \
+                 would be better than an address each: set serviceRoutes: [auto, 10.96.0.0/12] \
+                 (kube-apiserver's --service-cluster-ip-range), or allow kube-ipvs to list \
+                 servicecidrs. serviceRoutes: [] keeps an address each"
+            );
+            (Vec::new(), vec![problem])
+        }
+    }
 }
 
-/// Returns those that a route can lead to, and warns of the others.
-fn usable(configuration: &Configuration, networks: &[IpNet]) -> Vec<IpNet> {
+/// Returns those that a route can lead to, and problems of the others in words.
+fn usable(configuration: &Configuration, networks: &[IpNet]) -> (Vec<IpNet>, Vec<String>) {
     let (usable, problems) = configuration.routable(networks);
-    for problem in problems {
-        warn!("serviceRoutes: auto skips a network and binds its addresses one by one: {problem}");
-    }
-    usable
+    let left_out =
+        |problem| format!("it skips a network and binds its addresses one by one: {problem}");
+    (usable, problems.into_iter().map(left_out).collect())
 }
 
 impl LastChanges {
@@ -229,7 +245,7 @@ impl RouteWatch {
         mut status: watch::Receiver<Status>,
     ) -> Result<Infallible, LoopGone> {
         let routes = of_families(self.settings.service_routes.clone(), &[family]);
-        let mut choice = Choice { family, routes, next: Instant::now() };
+        let mut choice = Choice { family, routes, next: Instant::now(), warned: Vec::new() };
         // What a start did not know is made good; starts are spread by themselves.
         let mut may_be_at_once = self.last_changes.of(family).is_none();
         loop {
@@ -265,7 +281,7 @@ impl RouteWatch {
     /// Looks once, and returns the networks of another choice. The cluster's networks are looked at when
     /// it is time to, or when there should be routes.
     async fn look(&self, choice: &mut Choice) -> Result<Option<Wanted>, LoopGone> {
-        let Choice { family, routes, next } = choice;
+        let Choice { family, routes, next, warned } = choice;
         let family = *family;
         let ask = self.inquiries.ask(move |view| view.planner.n_services_of(family));
         let n_services = ask.await?;
@@ -278,14 +294,24 @@ impl RouteWatch {
             return Ok(None);
         }
         *next = Instant::now() + PERIOD + PERIOD_SPREAD.mul_f64(fastrand::f64());
-        let mut wanted = networks(&self.configuration, self.cluster.as_ref(), &[family]).await;
+        let (wanted, problems) =
+            networks(&self.configuration, self.cluster.as_ref(), &[family]).await;
+        for problem in problems.iter().filter(|problem| !warned.contains(problem)) {
+            warn!("serviceRoutes: auto, {family}: {problem}");
+        }
+        if !problems.is_empty() {
+            *warned = problems;
+        }
         if lead_to_the_same(&self.settings, &wanted, routes) {
             return Ok(None);
         }
-        if let Err(error) = without_neighbours(&mut wanted) {
-            warn!("serviceRoutes: auto changes nothing now, and checks again: {error}");
-            return Ok(None);
-        }
+        let wanted = match without_neighbours(wanted, &self.settings) {
+            Ok(wanted) => wanted,
+            Err(error) => {
+                warn!("serviceRoutes: auto changes nothing now, and checks again: {error}");
+                return Ok(None);
+            }
+        };
         // A cluster without any network is one that does not say.
         if wanted.is_empty() || lead_to_the_same(&self.settings, &wanted, routes) {
             return Ok(None);

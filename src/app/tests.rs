@@ -1,26 +1,69 @@
 mod busy;
 mod metrics;
 mod rerouting;
+mod takeover;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::input::{InputPump, Unchecked, event_of};
+use super::localhost::NodePortsOnLocalhost;
 use super::logging::directives;
-use super::source::Source;
+use super::service_routes::{LastChanges, RouteWatch};
+use super::source::{ClusterQuestions, Source};
+use super::tenure::Parts;
 use super::threads::TaskThread;
 use crate::events::{EventRecorder, Regarding};
 use config::Configuration;
 use config::cli;
 use config::warnings::Mismatch;
+use kernel::fake::Fake;
 use plan::event::Event;
 use plan::model::{Family, Node, ObjectName};
+use reconcile::inquiry;
+use reconcile::observer::Observer;
 use serve::health::{Health, Moment, SharedHealth};
 use source::manifests::Manifests;
 use source::{Options, SourceEvent, Warning, WarningSubject};
 use tokio::sync::mpsc;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::layer::SubscriberExt as _;
+
+/// The parts of a run in one mode, with a kernel in memory.
+fn mk_parts(
+    configuration: &Configuration,
+    source: Source,
+    cluster: Option<ClusterQuestions>,
+    kernel: Fake,
+    observer: Box<dyn Observer>,
+) -> Parts<Fake> {
+    let (inquiries, questions) = inquiry::inquiries();
+    Parts {
+        settings: configuration.settings.clone(),
+        configuration: configuration.clone(),
+        former: None,
+        relay: None,
+        localhost: NodePortsOnLocalhost::new().unwrap(),
+        fallen_back: None,
+        dropped_families: Vec::new(),
+        limits: Vec::new(),
+        source,
+        pages: axum::Router::new(),
+        route_watch: RouteWatch {
+            configuration: configuration.clone(),
+            settings: configuration.settings.clone(),
+            cluster,
+            inquiries: inquiries.clone(),
+            last_changes: LastChanges::default(),
+        },
+        inquiries,
+        questions,
+        kernel,
+        backends: None,
+        observers: vec![observer],
+        set_verbosity: Box::new(|_| Ok(())),
+    }
+}
 
 #[test]
 fn every_verbosity_is_a_filter() {

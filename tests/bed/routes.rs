@@ -290,8 +290,9 @@ fn wait_for_choice(proxy: &Proxy, words: &str) {
 }
 
 #[test]
-fn many_services_are_routed_and_few_are_bound_one_by_one_if_it_is_automatic() {
-    let cluster = Cluster::in_mode("ipvs", "serviceRoutes: auto\n");
+fn by_default_many_services_are_routed_and_few_are_bound_one_by_one() {
+    // `serviceRoutes` is not set.
+    let cluster = Cluster::in_mode("ipvs", "");
     let bed = &cluster.bed;
     cluster.apply(&json!({
         "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR",

@@ -303,8 +303,13 @@ fn a_internal_frontend_is_a_network_that_nobody_uses() {
 #[test]
 fn service_routes_may_depend_on_the_number_of_services() {
     let network: IpNet = "10.96.0.0/12".parse().unwrap();
-    for (text, named) in [("auto", vec![]), ("[auto, 10.96.0.0/12]", vec![network])] {
-        let configuration = from("", &format!("serviceRoutes: {text}\n"));
+    for (text, named) in [
+        ("", vec![]),
+        ("serviceRoutes:\n", vec![]),
+        ("serviceRoutes: auto\n", vec![]),
+        ("serviceRoutes: [auto, 10.96.0.0/12]\n", vec![network]),
+    ] {
+        let configuration = from("", text);
         let ServiceRoutes { is_automatic, named: found, chosen } = &configuration.service_routes;
         assert_eq!((is_automatic, found, chosen), (&true, &named, &None));
         assert!(configuration.settings.service_routes.is_empty(), "until it is chosen");
@@ -316,6 +321,12 @@ fn service_routes_may_depend_on_the_number_of_services() {
         // What is written is what is read.
         let written = configuration.to_yaml().unwrap();
         assert!(written.contains("- auto\n"), "{written}");
+    }
+    for none in ["[]", "''"] {
+        let configuration = from("", &format!("serviceRoutes: {none}\n"));
+        assert!(!configuration.chooses_routes(), "an address each, however many Services");
+        let written = configuration.to_yaml().unwrap();
+        assert!(written.contains("serviceRoutes: []\n"), "{written}");
     }
     let fixed = from("", "serviceRoutes: [10.96.0.0/12]\n");
     assert!(

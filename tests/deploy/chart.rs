@@ -53,7 +53,8 @@ fn schema_of(setting: &Setting) -> Value {
         "map of bool" => {
             json!({"type": ["object", "null"], "additionalProperties": {"type": "boolean"}})
         }
-        "auto" => texts,
+        // A word, or a list.
+        "auto" => json!({"type": ["array", "string", "null"], "items": {"type": "string"}}),
         list if list.starts_with("list of ") => texts,
         _ => text,
     }

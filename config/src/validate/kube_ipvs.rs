@@ -109,7 +109,7 @@ impl KubeIpvsViolations {
 
     fn service_routes(&mut self, own: &KubeIpvsConfiguration, document: &KubeProxyConfiguration) {
         let mut routable = RoutableNetworks::new(own, document);
-        for text in own.service_routes.iter().filter(|text| *text != AUTO) {
+        for text in own.service_routes.iter().flatten().filter(|text| *text != AUTO) {
             let taken = match address::cidr(text) {
                 Some(network) => routable.take(network),
                 None => Err(NOT_ROUTABLE.to_owned()),
@@ -169,7 +169,7 @@ const fn route_lengths(family: Family) -> RangeInclusive<u8> {
 
 /// The networks that local routes are to lead to, as [`used`] has others.
 pub fn routed(own: &KubeIpvsConfiguration) -> impl Iterator<Item = (IpNet, &'static str)> {
-    let routes = networks(&own.service_routes).into_iter();
+    let routes = networks(own.service_routes.as_deref().unwrap_or_default()).into_iter();
     routes.filter(|net| net.prefix_len() > 0).map(|net| (net, "of serviceRoutes"))
 }
 

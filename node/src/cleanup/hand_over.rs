@@ -63,8 +63,9 @@ pub fn hand_over(chosen: &Settings) -> CleanupReport {
     if let Some(first) = networks.iter().min() {
         report.failures.push(format!(
             "nothing is removed, because there are {} local routes to networks of Services \
-             ({first}), which kube-proxy does not know: remove serviceRoutes from the \
-             configuration, start kube-ipvs once in IPVS mode, stop it, and run --hand-over again",
+             ({first}), which kube-proxy does not know: set serviceRoutes: [] in the configuration, \
+             start kube-ipvs once in IPVS mode, stop it when ip route show table local proto 107 \
+             has no network, and run --hand-over again",
             networks.len()
         ));
         return report;

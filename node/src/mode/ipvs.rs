@@ -176,7 +176,8 @@ fn set_up(
     linux.bind_for(arp, |address| settings.excludes(address))?;
     let neighbourhoods = linux.neighbourhoods()?;
     if configuration.service_routes.is_automatic {
-        neighbours::leave_out(&mut settings.service_routes, &neighbourhoods);
+        let routes = std::mem::take(&mut settings.service_routes);
+        settings.service_routes = neighbours::left(routes, settings, &neighbourhoods);
     }
     neighbours::spare(settings, &neighbourhoods)?;
     for obstacle in input_rules::in_exclusions(&settings.exclude, &neighbourhoods) {

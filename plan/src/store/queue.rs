@@ -111,9 +111,19 @@ impl Queue {
         self.contending_first = !self.contending_first;
     }
 
+    /// True if the API server's Service waits.
+    pub(super) fn has_api_server(&self) -> bool {
+        self.first.is_some()
+    }
+
+    /// Takes the API server's Service, if it waits.
+    pub(super) fn pop_api_server(&mut self) -> Option<(ServiceName, Turn)> {
+        self.first.take()
+    }
+
     /// Takes the next one, and the turn that it has.
     pub(super) fn pop(&mut self) -> Option<(ServiceName, Turn)> {
-        if let Some(first) = self.first.take() {
+        if let Some(first) = self.pop_api_server() {
             return Some(first);
         }
         let service = self.next_in_turn()?;

@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use plan::actual::Actual;
 use plan::event::Event;
 use plan::model::Family;
-use plan::settings::Settings;
+use plan::settings::{FastPath, RuleForm, Settings};
 use proptest::prelude::*;
 use proptest::sample::subsequence;
 
@@ -67,9 +67,13 @@ proptest! {
     #[test]
     fn a_change_ends_as_if_it_had_begun_so(
         settings in settings(),
+        is_fast in any::<bool>(),
         groups in groups(),
         orders in proptest::collection::vec(subsequence(ROUTES.to_vec(), 0..=ROUTES.len()), 1..4),
     ) {
+        let (rule_form, fast_path) =
+            if is_fast { (RuleForm::Nftables, FastPath::Conntrack) } else { Default::default() };
+        let settings = Settings { rule_form, fast_path, ..settings };
         let mut pair = Pair::new(&settings);
         let mut events = groups.iter();
         run(&mut pair, events.next().map_or(&[], Vec::as_slice));

@@ -7,21 +7,18 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use plan::actual::Actual;
-use plan::settings::Settings;
 use serde_json::json;
 use tokio_util::task::TaskTracker;
 
 use crate::app::changes::Changes;
-use crate::app::localhost::NodePortsOnLocalhost;
 use crate::app::orders::Orders;
-use crate::app::service_routes::{LastChanges, RouteWatch};
 use crate::app::serving::ServingThread;
 use crate::app::source::Source;
-use crate::app::tenure::{Parts, Threads};
+use crate::app::tenure::Threads;
+use crate::app::tests::mk_parts;
 use config::cli;
 use config::{Arguments, Configuration};
 use kernel::fake::Fake;
-use reconcile::inquiry;
 use reconcile::observer::{Observer, Report};
 use source::Options;
 use source::manifests::Manifests;
@@ -83,7 +80,7 @@ fn manifest() -> String {
 }
 
 /// An address on which no process listens.
-fn free_address() -> SocketAddr {
+pub(super) fn free_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
@@ -128,32 +125,9 @@ fn health_and_metrics_are_answered_in_the_middle_of_a_round_with_a_very_large_se
     let program = thread::spawn(move || {
         let local_addresses = [[192, 0, 2, 11].into()].into_iter().collect();
         let source = Manifests::new(folder.path(), &Options::new("node-1")).unwrap();
-        let (inquiries, questions) = inquiry::inquiries();
-        let parts = Parts {
-            settings: Settings::clone(&configuration.settings),
-            configuration: configuration.clone(),
-            former: None,
-            relay: None,
-            localhost: NodePortsOnLocalhost::new().unwrap(),
-            fallen_back: None,
-            dropped_families: Vec::new(),
-            limits: Vec::new(),
-            source: Source::Manifests(source),
-            pages: axum::Router::new(),
-            route_watch: RouteWatch {
-                configuration: configuration.clone(),
-                settings: configuration.settings.clone(),
-                cluster: None,
-                inquiries: inquiries.clone(),
-                last_changes: LastChanges::default(),
-            },
-            inquiries,
-            questions,
-            kernel: Fake::new(Actual { local_addresses, ..Actual::default() }),
-            backends: None,
-            observers: vec![Box::new(Gate { entered, leave })],
-            set_verbosity: Box::new(|_| Ok(())),
-        };
+        let kernel = Fake::new(Actual { local_addresses, ..Actual::default() });
+        let gate = Box::new(Gate { entered, leave });
+        let parts = mk_parts(&configuration, Source::Manifests(source), None, kernel, gate);
         let at_work = TaskTracker::new();
         let threads = Threads::start(&at_work, ServingThread::start().unwrap()).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -29,6 +29,9 @@ pub(super) const FRONTENDS: [(&str, u16); 4] = [
     ("fd00:192::11", NODE_PORT),
 ];
 
+/// Address of a load balancer.
+const BALANCED: &str = "203.0.113.10";
+
 /// A Service with these frontends, by TCP and UDP.
 pub(super) fn web(bed: &Bed) -> Service {
     let mut service = Service::new("web", ip(ADDRESSES[0]));
@@ -161,6 +164,98 @@ fn clients_of_both_policies_are_on_the_fast_path_at_one_frontend() {
     bed.wait_until("they are again", || {
         bed::ask(outside, question).is_ok_and(|it| it.server == "pod1-1")
     });
+}
+
+/// With a route to the network of cluster IPs, their internal frontends have one as well. Those of other addresses are bound.
+#[test]
+fn internal_frontends_of_routed_services_are_local_by_a_route() {
+    let bed = Bed::new();
+    let mut near = web(&bed);
+    near.load_balancer.push(ip(BALANCED));
+    near.more.push("externalTrafficPolicy: Local".to_owned());
+    bed.manifests.apply(&near).unwrap();
+    let routed = bed.configuration(
+        "routed",
+        "serviceRoutes: [10.96.0.0/16]\nruleBackend: nftables\nfastPath: offload",
+    );
+    let routed = ["--config", &routed];
+    let each = ["--cluster-cidr", CLUSTER, NFTABLES, OFFLOAD];
+    let routes = || -> Vec<String> {
+        let text = bed.tool("ip", &["route", "show", "table", "local", "proto", "107"]);
+        let network = |line: &str| line.split_whitespace().nth(1).unwrap().to_owned();
+        text.lines().map(network).collect()
+    };
+    let bound =
+        || -> Vec<String> { bed.bound().into_iter().filter(|it| it.contains('.')).collect() };
+    let (outside, pod) = (bed.client(), &bed.pod(1, 2).namespace);
+    let mut connections: Vec<(Connection, String)> = Vec::new();
+    let mut go_on = |why: &str| {
+        for from in [outside, pod, bed.node()] {
+            for (address, port) in [FRONTENDS[0], FRONTENDS[2], (BALANCED, 80)] {
+                let question = Question::tcp((ip(address), port));
+                let mut connection = Connection::open(from, question).unwrap();
+                let server = say(&mut connection, 4);
+                connections.push((connection, server));
+            }
+        }
+        for (connection, server) in &mut connections {
+            assert_eq!(connection.say().map(|it| it.server), Ok(server.clone()), "{why}");
+        }
+    };
+
+    let mut proxy = bed.start(&routed);
+    assert_eq!(routes(), ["10.96.0.0/16", "250.96.0.0/16"]);
+    let outer = ["203.0.113.10/32", "243.0.113.10/32", "251.0.113.10/32"];
+    // Those of the NodePort, at 192.168.0.11 and 10.244.1.1.
+    let of_node = ["240.168.0.11/32", "248.168.0.11/32", "250.244.1.1/32", "242.244.1.1/32"];
+    let mut expected: Vec<&str> = outer.into_iter().chain(of_node).collect();
+    expected.sort_unstable();
+    assert_eq!(bound(), expected, "those inside the route are not");
+    go_on("a first start");
+    let offloads = offloads(&bed);
+    let forwarded = Forwarded::begin(&bed);
+    for protocol in [Protocol::Tcp, Protocol::Udp] {
+        for from in [outside, pod] {
+            for (address, port) in [FRONTENDS[0], FRONTENDS[2], (BALANCED, 80)] {
+                let question = Question::new(protocol, (ip(address), port));
+                let mut connection = Connection::open(from, question).unwrap();
+                say(&mut connection, 4);
+                let before = forwarded.count();
+                say(&mut connection, 20);
+                let passed = forwarded.count() - before;
+                let is_past = if offloads { passed <= 2 } else { passed >= 40 };
+                assert!(is_past, "{protocol} {} {address}: {passed}", from.name());
+            }
+        }
+        for from in [outside, pod, bed.node()] {
+            let tally = bed.ask(from, protocol, (ip(ADDRESSES[0]), 80), 4);
+            assert_shares(&tally, &[("pod1-1", 2), ("pod2-1", 2)]);
+            // Nobody is to ask an internal frontend, or what is beside it.
+            for address in ["250.96.0.10", "250.96.0.77"] {
+                let question = Question::new(protocol, (ip(address), 80));
+                let refused = bed::ask(from, question.within(Duration::from_secs(1)));
+                assert!(refused.is_err(), "{protocol} {} {address}: {refused:?}", from.name());
+            }
+        }
+    }
+
+    proxy.stop().unwrap();
+    proxy = bed.start(&routed);
+    go_on("a restart");
+    let log = proxy.stop().unwrap();
+    assert!(log.contains("first comparison with the kernel changes=0"), "{log}");
+
+    proxy = bed.start(&each);
+    bed.wait_until("addresses replace the routes", || routes().is_empty());
+    let inside = ["10.96.0.10/32", "250.96.0.10/32"];
+    expected.extend(inside);
+    expected.sort_unstable();
+    assert_eq!(bound(), expected);
+    go_on("addresses again");
+    proxy.stop().unwrap();
+    let outcome = bed.node().enter(|| node::cleanup::all(&plan::settings::Settings::new("")));
+    assert!(outcome.unwrap().is_complete());
+    assert_eq!(routes(), Vec::<String>::new());
 }
 
 #[test]

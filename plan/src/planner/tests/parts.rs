@@ -230,3 +230,24 @@ fn a_change_weighs_what_differs_however_large_the_service_is() {
     let limit = RoundLimit { operations_per_service: 20, ..ONE_PART };
     assert_eq!((planner.plan_round(limit).ops.len(), planner.is_dirty()), (10, false));
 }
+
+/// The API server's Service is in a round of its own, and what comes after the kernel was read waits for all that waited then.
+#[test]
+fn the_api_servers_service_is_taken_over_before_the_others_are_put_in_order() {
+    let mut planner = Planner::new(Settings::new("n1"));
+    let api_server = ServiceName::api_server();
+    let events = [mk_named("young", 9), mk_named("old", 3)].map(service);
+    events.into_iter().for_each(|event| planner.apply(event));
+    planner.apply(service(Service { name: api_server.clone(), ..mk_named("kubernetes", 3) }));
+    drop(planner.take_over(Actual::default(), Vec::new()));
+    assert_eq!(planner.n_to_take_over(), 3);
+    assert_eq!(planner.plan_round(RoundLimit::NONE).services, [api_server]);
+    assert_eq!(planner.n_to_take_over(), 2);
+    // The oldest by its making, but not there when the kernel was read.
+    planner.apply(service(mk_named("late", 1)));
+    let one = RoundLimit { services: 1, ..RoundLimit::NONE };
+    for (name, left) in [("old", 1), ("young", 0), ("late", 0)] {
+        let planned = planner.plan_round(one).services;
+        assert_eq!((planned, planner.n_to_take_over()), (vec![ObjectName::new("ns", name)], left));
+    }
+}

@@ -1,5 +1,6 @@
 use super::*;
 use crate::planner::service_routes::MOST_LOOKED_AT;
+use crate::settings::{FastPath, RuleForm};
 
 const V4: &str = "10.96.0.0/12";
 const V6: &str = "fd00:96::/108";
@@ -158,4 +159,51 @@ fn a_walk_looks_at_a_limited_number_of_services() {
     planner.set_service_routes(Family::V4, nets(&[V4]), Vec::new());
     let (services, after) = planner.plan_outdated(Family::V4, None, 8);
     assert_eq!((services.len(), after), (8, last(7)));
+}
+
+/// On the fast path, each frontend has an internal frontend: with a route for cluster IPs, theirs have one as well.
+#[test]
+fn internal_frontends_change_to_a_route_and_back_with_the_network_that_they_are_for() {
+    let settings = Settings {
+        rule_form: RuleForm::Nftables,
+        fast_path: FastPath::Conntrack,
+        ..Settings::new("n1")
+    };
+    let (mut planner, mut kernel) = (Planner::new(settings), MemoryKernel::default());
+    plan(&mut planner, cluster_services());
+    for op in planner.diff(kernel.actual()) {
+        kernel.apply(&op).unwrap();
+    }
+    let bound = |kernel: &MemoryKernel| {
+        let mut bound: Vec<String> =
+            kernel.actual().addresses.iter().map(ToString::to_string).collect();
+        bound.sort();
+        bound.join(" ")
+    };
+    let each = bound(&kernel);
+    assert_eq!(
+        each,
+        "10.96.0.10 10.96.0.9 203.0.113.9 250.96.0.10 250.96.0.9 251.0.113.9 fd00:96::10"
+    );
+    let v4 = nets(&[V4]);
+    planner.set_service_routes(Family::V4, v4.clone(), v4.clone());
+    let routes = |ops: Vec<String>| -> Vec<String> {
+        ops.into_iter().filter(|op| op.contains("local route")).collect()
+    };
+    assert_eq!(
+        routes(write(&mut planner, &mut kernel)),
+        ["add local route 10.96.0.0/12", "add local route 250.96.0.0/12"]
+    );
+    planner.set_service_routes(Family::V4, v4.clone(), Vec::new());
+    planned_anew(&mut planner, &mut kernel, Family::V4);
+    assert_eq!(bound(&kernel), "203.0.113.9 251.0.113.9 fd00:96::10");
+
+    planner.set_service_routes(Family::V4, v4.clone(), v4);
+    planned_anew(&mut planner, &mut kernel, Family::V4);
+    assert_eq!(bound(&kernel), each);
+    planner.set_service_routes(Family::V4, Vec::new(), Vec::new());
+    assert_eq!(
+        routes(write(&mut planner, &mut kernel)),
+        ["remove local route 10.96.0.0/12", "remove local route 250.96.0.0/12"]
+    );
 }
