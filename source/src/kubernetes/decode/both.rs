@@ -440,6 +440,43 @@ fn objects_that_go_wrote_are_the_same() {
     }
 }
 
+/// Go writes it into Protobuf as it is, and each of its bytes into JSON as U+FFFD.
+#[test]
+fn text_that_is_not_utf_8_harms_its_field_only() {
+    let slice = |name: &str| {
+        json!({
+            "kind": "EndpointSlice", "addressType": "IPv4", "metadata": {"name": "a", "labels": {"x": name}},
+            "endpoints": [{"addresses": ["10.0.0.1"], "nodeName": name, "zone": "z"}],
+        })
+    };
+    let [_, (encoding, mut bytes)] = events("ADDED", &slice("n-BAD"));
+    while let Some(at) = bytes.windows(3).position(|it| it == b"BAD") {
+        // The beginning of a character of four bytes.
+        bytes[at..at + 3].copy_from_slice(b"\xf0\x9f\x92");
+    }
+    let decoded = Event::decode(ResourceKind::EndpointSlice, encoding, &bytes).unwrap();
+    let [json, _] = events("ADDED", &slice("n-\u{fffd}\u{fffd}\u{fffd}"));
+    assert_eq!(decoded, Event::decode(ResourceKind::EndpointSlice, json.0, &json.1).unwrap());
+    let Event::Applied(Item::EndpointSlice(slice)) = decoded else { panic!("{decoded:?}") };
+    assert_eq!(slice.endpoints[0].zone.as_deref(), Some("z"));
+}
+
+/// Nothing in it is cut off, and it would be a list of nothing.
+#[test]
+fn a_list_without_its_metadata_is_an_error() {
+    let type_meta = field(1, &field(2, b"ServiceList"));
+    for (message, is_list) in [
+        (vec![], false),
+        (field(2, b""), false),
+        (field(1, b""), true),
+        (field(1, &field(2, b"7")), true),
+    ] {
+        let bytes = [b"k8s\0".to_vec(), type_meta.clone(), field(2, &message)].concat();
+        let list = list(ResourceKind::Service, Encoding::Protobuf, &bytes, 100);
+        assert_eq!(list.is_ok(), is_list, "{message:?}: {list:?}");
+    }
+}
+
 #[test]
 fn bookmarks_and_errors_are_the_same() {
     for annotations in [json!({}), json!({"k8s.io/initial-events-end": "true", "a": "b"})] {
