@@ -73,6 +73,9 @@ pub(crate) struct BenchArguments {
     /// At scale, have one local route in the place of an address for each Service (serviceRoutes).
     #[arg(long)]
     routes: bool,
+    /// For packets, print connections a second of the machine instead of instructions, in the guests of --lane.
+    #[arg(long)]
+    rate: bool,
     /// For packets, have iptables mean that of x_tables.
     #[arg(long)]
     legacy: bool,
@@ -274,17 +277,25 @@ fn footprint(arguments: &BenchArguments) -> Result<()> {
     measure(&guest, &program, &arguments.arguments)
 }
 
-/// Counts instructions. What is counted is the kernel's work, which no profile changes.
+/// Counts instructions, or takes the time. What is measured is the kernel's work, which no profile changes.
 fn packets(arguments: &BenchArguments) -> Result<()> {
     let (program, daemon) = build::bench_program_and_daemon("packets")?;
     let short = arguments.short.then(|| "--short".to_owned());
-    let options: Vec<String> = short.into_iter().chain(arguments.arguments.clone()).collect();
-    let distribution = if arguments.legacy { Distribution::Legacy } else { Distribution::Debian };
-    for kernel in &arguments.kernel {
-        println!("# Linux {kernel}, {}\n", if arguments.legacy { "x_tables" } else { "nf_tables" });
+    let rate = arguments.rate.then(|| "--rate".to_owned());
+    let options = short.into_iter().chain(rate).chain(arguments.arguments.clone());
+    let options: Vec<String> = options.collect();
+    let counted = |kernel: &Kernel| (AccelChoice::Counted, *kernel);
+    let guests: Vec<(AccelChoice, Kernel)> = match arguments.rate {
+        true => arguments.guests().map(|(lane, kernel)| (lane.accel(), kernel)).collect(),
+        false => arguments.kernel.iter().map(counted).collect(),
+    };
+    for (accel, kernel) in guests {
+        let is_legacy = arguments.legacy || accel == AccelChoice::Uml;
+        println!("# Linux {kernel}, {}\n", if is_legacy { "x_tables" } else { "nf_tables" });
+        let distribution = if is_legacy { Distribution::Legacy } else { Distribution::Debian };
         let guest = Guest {
-            kernel: *kernel,
-            accel: AccelChoice::Counted,
+            kernel,
+            accel,
             limit: LIMIT,
             files: vec![in_job(daemon.clone())],
             setup: distribution.setup(),
