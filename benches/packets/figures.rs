@@ -105,7 +105,7 @@ impl fmt::Display for Figures {
 }
 
 impl Figures {
-    /// Of each repetition the median counts, and of these the fastest: other load only slows one down.
+    /// A repetition counts by its median, and the fastest of them counts: other load only slows one down.
     fn rates(&self, rows: &[&Row], f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let a_second = |nanoseconds: u64| 1_000_000_000 / nanoseconds.max(1);
         writeln!(f, "| Installed | a second | slowest repetition | of no proxy |")?;

@@ -97,7 +97,7 @@ fn after_a_400_that_no_api_server_sent_json_is_tried() {
     });
 }
 
-/// It is about rights, whoever says it.
+/// It is about rights, from a gateway too.
 #[tokio::test]
 async fn after_a_403_protobuf_is_still_asked_for() {
     let world = followed(as_of(Release::V1_36), |world| {

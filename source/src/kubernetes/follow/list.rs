@@ -199,7 +199,7 @@ pub(in super::super) fn not_a_list(error: &serde_json::Error) -> Failure {
     Failure::garbage("not a list", error)
 }
 
-/// What is no more than items may have been cut.
+/// A list without its version may have been cut.
 pub(in super::super) fn without_version() -> Failure {
     Failure::Garbage("a list without its resourceVersion".to_owned())
 }
