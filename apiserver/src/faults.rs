@@ -22,7 +22,8 @@ pub enum Fault {
     Forbidden,
     /// The request is answered with a plain 404, as by a server without that API.
     NotServed,
-    /// A request that accepts Protobuf, with whatever else, is refused with this HTTP status: 406 or 415.
+    /// A request that accepts Protobuf, with whatever else, is refused with this HTTP status, as by a gateway: 400, 406
+    /// or 415.
     ProtobufRefused {
         /// The HTTP status.
         code: u16,

@@ -48,6 +48,7 @@ pub(crate) struct Handler {
     pub(crate) connections: Arc<AtomicUsize>,
     pub(crate) bookmark_period: Duration,
     pub(crate) has_protobuf: bool,
+    pub(crate) has_content_type: bool,
     pub(crate) release: Mutex<Release>,
 }
 
@@ -124,7 +125,9 @@ impl Handler {
         let mut response = Response::new(body);
         *response.status_mut() = status;
         let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+        if self.has_content_type {
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+        }
         if is_gzipped {
             headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
         }
@@ -227,7 +230,10 @@ impl Handler {
                 status.retry_after = retry_after;
                 Err(status)
             }
-            Fault::ProtobufRefused { code } => Err(Status::of_code(code)),
+            Fault::ProtobufRefused { code } => {
+                let code = StatusCode::from_u16(code).unwrap_or(StatusCode::NOT_ACCEPTABLE);
+                Ok(Some(Answer::Text(code, "binary bodies are not allowed\n")))
+            }
             Fault::Forbidden => Err(match &asked.target {
                 Target::Collection { resource, namespace }
                 | Target::Object { resource, namespace, .. } => {

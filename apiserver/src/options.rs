@@ -20,6 +20,8 @@ pub struct Options {
     pub managed_fields: bool,
     /// True if it has Protobuf beside JSON, as every API server of Kubernetes.
     pub protobuf: bool,
+    /// False: answers have no header `Content-Type`, as behind a proxy that drops it.
+    pub content_type: bool,
     /// True to serve HTTP/2 beside HTTP/1.
     pub http2: bool,
     /// Number of changes kept; older versions get a 410.
@@ -99,6 +101,7 @@ impl Default for Options {
             release: Release::V1_36,
             managed_fields: false,
             protobuf: true,
+            content_type: true,
             http2: true,
             history: 100_000,
         }

@@ -72,6 +72,7 @@ impl Server {
             connections: Arc::new(AtomicUsize::new(0)),
             bookmark_period: options.bookmark_period,
             has_protobuf: options.protobuf,
+            has_content_type: options.content_type,
             release: Mutex::new(options.release),
         };
         let runtime = Builder::new_current_thread().enable_all().build()?;

@@ -80,6 +80,7 @@ async fn follow(kubeconfig: PathBuf, mode: Mode) -> Result<[i64; 4]> {
         qps: -1.0,
         burst: 0,
         user_agent: "kube-ipvs/footprint".to_owned(),
+        only_json: false,
     };
     let clients = clients(&options).await?;
     let before = held();

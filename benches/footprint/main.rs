@@ -5,9 +5,12 @@
 //! what `/proc` says of it when it is in sync. Processor times are of the machine: an emulated one
 //! takes ten times as long and more. Memory is not.
 //!
+//! [`beside`] measures the program from outside, and another one beside it.
+//!
 //! Counts of what the memory is made of stand beside it: see [`held`]. That alone needs neither a
 //! kernel nor root: `cargo bench --features kernel-tests --bench footprint -- held`.
 
+mod beside;
 mod cluster;
 mod cost;
 mod held;
@@ -34,6 +37,9 @@ const SIZES: [Size; 4] = [
     Size { services: 10_000, endpoints: 10 },
 ];
 
+/// The word before a size, the extent, another program and its flags.
+const BESIDE: &str = "beside";
+
 /// The largest takes minutes on an emulated machine.
 const PATIENCE: Duration = Duration::from_secs(900);
 
@@ -55,6 +61,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let done = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [held::COUNT, kubeconfig, mode] => held::count_here(PathBuf::from(kubeconfig), mode),
+        [BESIDE, sizes, extent, path, ref flags @ ..] => measure_beside(sizes, extent, path, flags),
         _ => measure_all(&arguments),
     };
     match done {
@@ -64,6 +71,14 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn measure_beside(sizes: &str, extent: &str, path: &str, flags: &[&str]) -> Result<()> {
+    let sizes: Option<Vec<Size>> = sizes.split(',').map(Size::parse).collect();
+    let extent = if extent == "short" { beside::Extent::SHORT } else { beside::Extent::LONG };
+    let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
+    let peer = beside::Program { path: PathBuf::from(path), flags };
+    beside::measure(&sizes.context("sizes are like 10000x10")?, extent, peer)
 }
 
 fn measure_all(arguments: &[String]) -> Result<()> {

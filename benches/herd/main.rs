@@ -151,6 +151,7 @@ impl Herd {
                 qps: 5.0,
                 burst: 10,
                 user_agent: "kube-ipvs/herd".to_owned(),
+                only_json: false,
             };
             let clients = clients(&options).await?;
             self.client = Some(clients.objects.clone());

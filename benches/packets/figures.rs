@@ -20,8 +20,12 @@ pub(crate) struct Row {
 }
 
 /// Everything that was counted with one number of Services.
-#[derive(Debug, Default)]
-pub(crate) struct Figures(Vec<Row>);
+#[derive(Debug)]
+pub(crate) struct Figures {
+    rows: Vec<Row>,
+    /// True if they are shown as rates.
+    are_rates: bool,
+}
 
 impl Row {
     fn least(&self) -> u64 {
@@ -34,17 +38,21 @@ impl Row {
 }
 
 impl Figures {
+    pub(crate) fn new(are_rates: bool) -> Self {
+        Self { rows: Vec::new(), are_rates }
+    }
+
     pub(crate) fn extend(&mut self, rows: Vec<Row>) {
-        self.0.extend(rows);
+        self.rows.extend(rows);
     }
 
     fn find(&self, installed: Installed, way: Way, unit: Unit) -> Option<&Row> {
-        self.0.iter().find(|it| (it.installed, it.way, it.unit) == (installed, way, unit))
+        self.rows.iter().find(|it| (it.installed, it.way, it.unit) == (installed, way, unit))
     }
 
     /// Fails where a Service costs no more than forwarding, which it cannot.
     pub(crate) fn check(&self) -> Result<()> {
-        for row in self.0.iter().filter(|row| row.installed.has_services()) {
+        for row in self.rows.iter().filter(|row| row.installed.has_services()) {
             let Row { installed, way, unit, .. } = row;
             let forwarding = self.find(Installed::Nothing, *way, *unit);
             let forwarding = forwarding.context("forwarding was not counted")?.least();
@@ -63,7 +71,7 @@ impl fmt::Display for Figures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut tables: BTreeMap<String, Vec<&Row>> = BTreeMap::new();
         let mut order: Vec<String> = Vec::new();
-        for row in &self.0 {
+        for row in &self.rows {
             let title = format!("{}: {}", row.unit, row.way);
             if !order.contains(&title) {
                 order.push(title.clone());
@@ -73,6 +81,10 @@ impl fmt::Display for Figures {
         for title in order {
             let rows = tables.remove(&title).unwrap_or_default();
             writeln!(f, "{title}\n")?;
+            if self.are_rates {
+                self.rates(&rows, f)?;
+                continue;
+            }
             writeln!(f, "| Installed | instructions | spread | above forwarding | ratio |")?;
             writeln!(f, "| --- | ---: | ---: | ---: | ---: |")?;
             for row in rows {
@@ -89,6 +101,23 @@ impl fmt::Display for Figures {
             writeln!(f)?;
         }
         Ok(())
+    }
+}
+
+impl Figures {
+    /// A repetition counts by its median, and the fastest of them counts: other load only slows one down.
+    fn rates(&self, rows: &[&Row], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let a_second = |nanoseconds: u64| 1_000_000_000 / nanoseconds.max(1);
+        writeln!(f, "| Installed | a second | slowest repetition | of no proxy |")?;
+        writeln!(f, "| --- | ---: | ---: | ---: |")?;
+        for row in rows {
+            let (most, least) = (a_second(row.least()), a_second(row.least() + row.spread()));
+            let base = self.find(Installed::Nothing, row.way, row.unit).map(Row::least);
+            let ratio = base.map_or(String::new(), |base| percent(base, row.least()));
+            let (most, least) = (grouped(most), grouped(least));
+            writeln!(f, "| {} | {most} | {least} | {ratio} |", row.installed)?;
+        }
+        writeln!(f)
     }
 }
 

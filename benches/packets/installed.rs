@@ -67,6 +67,11 @@ impl Installed {
         !matches!(self, Self::Nothing | Self::Tracking)
     }
 
+    /// True if a kernel without nf_tables cannot have it.
+    pub(crate) fn needs_nf_tables(self) -> bool {
+        !matches!(self, Self::Nothing | Self::Ipvs | Self::KubeProxyIpvs | Self::Ours)
+    }
+
     /// True if what is masqueraded by a proxy is.
     pub(crate) fn masquerades(self) -> bool {
         !matches!(self, Self::Ipvs | Self::TrackedIpvs)

@@ -3,7 +3,8 @@
 //! A client, a node and endpoints in network namespaces of one kernel. One thread sends, receives and
 //! answers, so that a packet's whole way is inside of a system call of it. In a guest whose clock counts
 //! instructions (`cargo xtask vm run --accel counted`) a nanosecond is one instruction, and the same run
-//! gives the same figures on every machine, however busy. Elsewhere the figures are nanoseconds.
+//! gives the same figures on every machine, however busy. Elsewhere the figures are nanoseconds, and with `--rate`
+//! connections a second, one after the other, as TCP_CRR of netperf has them.
 //!
 //! In reading order: this (what is measured), `ground` (who sends to whom), `installed` (what the node
 //! has), `unit` (what is sent and counted), `figures` (the tables).
@@ -46,6 +47,9 @@ struct Arguments {
     /// or takes away. Of several, each has a table of its own.
     #[arg(long, value_name = "SHELL", default_value = "")]
     also: Vec<String>,
+    /// Print connections a second instead. That is of a machine and its load: compare the ratios, of one run.
+    #[arg(long, conflicts_with = "units")]
+    rate: bool,
     /// Few repetitions, of the plainest way: to see that it works.
     #[arg(long)]
     short: bool,
@@ -65,12 +69,16 @@ fn main() -> ExitCode {
 }
 
 fn measure(mut arguments: Arguments) -> Result<()> {
-    arguments.complete();
-    let extent = if arguments.short { Extent::SHORT } else { Extent::WHOLE };
+    arguments.complete()?;
+    let extent = match (arguments.short, arguments.rate) {
+        (true, _) => Extent::SHORT,
+        (false, true) => Extent::RATE,
+        (false, false) => Extent::WHOLE,
+    };
     let also = arguments.also.iter();
     let states = also.flat_map(|also| arguments.services.iter().map(move |n| (also, *n)));
     for (also, services) in states {
-        let mut figures = Figures::default();
+        let mut figures = Figures::new(arguments.rate);
         for installed in arguments.installed.iter().copied() {
             let rows = of_one(installed, services, also, &arguments, extent)
                 .with_context(|| format!("{installed}, {services} Services"))?;
@@ -81,7 +89,7 @@ fn measure(mut arguments: Arguments) -> Result<()> {
             println!("After `{also}`:\n");
         }
         print!("{figures}");
-        if arguments.short {
+        if arguments.short && !arguments.rate {
             figures.check()?;
         }
     }
@@ -120,21 +128,29 @@ fn of_one(
 
 impl Arguments {
     /// Takes everything where nothing was chosen.
-    fn complete(&mut self) {
+    fn complete(&mut self) -> Result<()> {
         if self.installed.is_empty() {
             self.installed = match self.short {
                 true => vec![Installed::Nothing, Installed::Ipvs, Installed::Ours],
                 false => Installed::ALL.to_vec(),
             };
+            // Debian's user-mode-linux has no nf_tables for IPv4.
+            let processor =
+                std::fs::read_to_string("/proc/cpuinfo").context("read /proc/cpuinfo")?;
+            if processor.contains("User Mode Linux") {
+                self.installed.retain(|installed| !installed.needs_nf_tables());
+            }
         }
         if self.ways.is_empty() {
             self.ways = if self.short { vec![Way::Cluster] } else { Way::ALL.to_vec() };
         }
         if self.units.is_empty() {
-            self.units = match self.short {
-                true => vec![Unit::Datagram, Unit::Connection],
-                false => Unit::ALL.to_vec(),
+            self.units = match (self.rate, self.short) {
+                (true, _) => vec![Unit::Connection],
+                (false, true) => vec![Unit::Datagram, Unit::Connection],
+                (false, false) => Unit::ALL.to_vec(),
             };
         }
+        Ok(())
     }
 }

@@ -47,6 +47,7 @@ pub(crate) struct Extent {
 
 impl Extent {
     pub(crate) const WHOLE: Self = Self { repetitions: 8, each: 33 };
+    pub(crate) const RATE: Self = Self { repetitions: 10, each: 100 };
     pub(crate) const SHORT: Self = Self { repetitions: 3, each: 9 };
 }
 

@@ -27,7 +27,6 @@ pub const CONTENT_TYPE: &str = "application/vnd.kubernetes.protobuf";
 const SYNC_PERIOD: GoDuration = GoDuration::from_secs(30);
 const MIN_SYNC_PERIOD: GoDuration = GoDuration::from_secs(1);
 
-const PROTOBUF_OR_JSON: &str = "the API client asks for Protobuf, and takes JSON";
 const UNBUFFERED: &str = "log lines are not buffered";
 const STANDARD_ERROR: &str = "all log lines go to standard error";
 const NFTABLES: &str = "it belongs to kube-proxy's nftables mode";
@@ -134,11 +133,15 @@ settings! {
 settings! {
     /// `clientConnection`: how to talk to the API server.
     pub struct ClientConnection at "clientConnection." {
-        accept_content_types: String = "acceptContentTypes", "string" { unused: PROTOBUF_OR_JSON, }
+        /// Media types in which lists and watches are accepted: with application/json and without
+        /// application/vnd.kubernetes.protobuf, JSON alone. Empty: contentType decides
+        accept_content_types: String = "acceptContentTypes", "string" {}
         /// Largest burst of requests to the API server
         burst: i32 = "burst", "number" { default: 10, flag: "kube-api-burst" "NUMBER" ApiServer, }
+        /// Media type of lists and watches: application/json for JSON alone; any other for Protobuf,
+        /// and for JSON from a server without it
         content_type: String = "contentType", "string" {
-            unused: PROTOBUF_OR_JSON, default: CONTENT_TYPE, flag: "kube-api-content-type" "TYPE" ApiServer,
+            default: CONTENT_TYPE, flag: "kube-api-content-type" "TYPE" ApiServer,
         }
         /// Kubeconfig file for the API server. Empty without --master: the pod's service account
         kubeconfig: String = "kubeconfig", "file" { flag: "kubeconfig" "FILE" ApiServer, }
@@ -376,6 +379,18 @@ settings! {
         network_name: String = "networkName", "string" { unused: WINDOWS, }
         root_hns_endpoint_name: String = "rootHnsEndpointName", "string" { unused: WINDOWS, }
         source_vip: String = "sourceVip", "string" { unused: WINDOWS, }
+    }
+}
+
+impl ClientConnection {
+    /// True if lists and watches are to come in JSON alone. As for client-go, the media type is what is accepted
+    /// where nothing else is (`NewRequest` in rest/request.go).
+    pub(super) fn wants_only_json(&self) -> bool {
+        let listed = !self.accept_content_types.is_empty();
+        let accepted = if listed { &self.accept_content_types } else { &self.content_type };
+        let names = || accepted.split(',').filter_map(|it| it.split(';').next());
+        let has = |wanted: &str| names().any(|name| name.trim().eq_ignore_ascii_case(wanted));
+        has("application/json") && !has(CONTENT_TYPE)
     }
 }
 

@@ -142,6 +142,8 @@ pub struct ApiServer {
     pub qps: f32,
     /// Requests at once.
     pub burst: u32,
+    /// True if lists and watches ask for JSON alone.
+    pub only_json: bool,
 }
 
 /// Addresses and options of the health and metrics servers.
@@ -222,6 +224,7 @@ impl Merged {
                 url: arguments.master.clone().filter(|url| !url.is_empty()),
                 qps: connection.qps,
                 burst: u32::try_from(connection.burst).unwrap_or_default(),
+                only_json: connection.wants_only_json(),
             },
             manifests: named(&own.manifests),
             follow_nodes: own.follow_nodes.value(),
@@ -291,6 +294,7 @@ impl Configuration {
             qps: server.qps,
             burst: i32::try_from(server.burst).unwrap_or(i32::MAX),
             user_agent: format!("{CONTROLLER}/{}", self.reported_version),
+            only_json: server.only_json,
         }
     }
 

@@ -7,7 +7,9 @@
 //! What JSON leaves out is left out here: Go writes a string or number that is not a pointer into a message even if it
 //! is empty or 0 (gogo/protobuf), and with `omitempty` not into JSON. A field that comes twice is an error, as in JSON.
 
-use serde::de::value::StrDeserializer;
+use std::borrow::Cow;
+
+use serde::de::value::{CowStrDeserializer, StrDeserializer};
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde::forward_to_deserialize_any;
 use serde_json::{Error, Result};
@@ -191,8 +193,18 @@ fn varint(bytes: &[u8]) -> Result<Option<(u64, usize)>> {
     Err(Error::custom(format_args!("a number of more than {LONGEST_NUMBER} bytes")))
 }
 
-fn text(bytes: &[u8]) -> Result<&str> {
-    str::from_utf8(bytes).map_err(|_| Error::custom("a text that is not UTF-8"))
+/// Returns a text as JSON has it: Go writes each byte that is not UTF-8 into it as U+FFFD (`appendString` in
+/// encoding/json/encode.go), and into Protobuf as it is.
+pub(crate) fn text(bytes: &[u8]) -> Cow<'_, str> {
+    if let Ok(text) = str::from_utf8(bytes) {
+        return Cow::Borrowed(text);
+    }
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        text.push_str(chunk.valid());
+        text.extend(chunk.invalid().iter().map(|_| char::REPLACEMENT_CHARACTER));
+    }
+    Cow::Owned(text)
 }
 
 /// Returns a Time as JSON has it.
@@ -297,9 +309,10 @@ impl<'de> Deserializer<'de> for ValueReader<'de, '_> {
         let Self { field: Field { number, name, kind }, value, rest } = self;
         let row = Row { number, first: Some(value), rest };
         match (kind, value) {
-            (Kind::Text | Kind::AnyText, Value::Bytes(bytes)) => {
-                visitor.visit_borrowed_str(text(bytes)?)
-            }
+            (Kind::Text | Kind::AnyText, Value::Bytes(bytes)) => match text(bytes) {
+                Cow::Borrowed(text) => visitor.visit_borrowed_str(text),
+                Cow::Owned(text) => visitor.visit_string(text),
+            },
             // As Go does: what has more than 32 bits is cut.
             (Kind::Number | Kind::AnyNumber, Value::Varint(value)) => {
                 visitor.visit_i64(i64::from(value as i32))
@@ -379,7 +392,7 @@ impl<'de> MapAccess<'de> for MapReader<'de, '_> {
                 _ => {}
             }
         }
-        seed.deserialize(StrDeserializer::new(text(key)?)).map(Some)
+        seed.deserialize(CowStrDeserializer::new(text(key))).map(Some)
     }
 
     fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value> {

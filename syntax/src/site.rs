@@ -27,7 +27,9 @@ pub fn with_addresses(text: &str) -> String {
     let mut replaced = parts.next().unwrap_or_default().to_owned();
     for part in parts {
         match part.split_once(".md") {
-            Some((name, rest)) if name.bytes().all(|b| b.is_ascii_lowercase() || b"-/".contains(&b)) => {
+            Some((name, rest))
+                if name.bytes().all(|b| b.is_ascii_lowercase() || b"-/".contains(&b)) =>
+            {
                 replaced += &format!("{}{name}.html{rest}", base!());
             }
             _ => replaced += &format!("docs/{part}"),

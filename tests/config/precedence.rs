@@ -39,6 +39,29 @@ fn without_anything_all_is_as_with_kube_proxy() {
 }
 
 #[test]
+fn json_alone_is_followed_if_it_is_what_is_accepted() {
+    let connection = |fields: &str| from_file(&format!("clientConnection: {{{fields}}}"), &[]);
+    for (fields, expected) in [
+        ("", false),
+        ("contentType: application/vnd.kubernetes.protobuf", false),
+        ("contentType: application/json", true),
+        ("contentType: 'Application/JSON; charset=utf-8'", true),
+        ("contentType: application/yaml", false),
+        ("acceptContentTypes: application/json", true),
+        (
+            "contentType: application/json, acceptContentTypes: 'application/vnd.kubernetes.protobuf, application/json'",
+            false,
+        ),
+    ] {
+        let configuration = connection(fields);
+        assert_eq!(configuration.client_options().only_json, expected, "{fields}");
+        assert!(configuration.notes.is_empty(), "{:?}", configuration.notes);
+    }
+    let flags = from_flags(&["--kube-api-content-type=application/json"]);
+    assert!(flags.client_options().only_json);
+}
+
+#[test]
 fn the_periods_depend_on_where_they_come_from() {
     let second = Duration::from_secs(1);
     let pace = Pace { min_sync_period: second, ..Pace::default() };

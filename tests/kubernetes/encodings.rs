@@ -1,4 +1,6 @@
-use apiserver::{Fault, On, Options, Release, Resource, Verb};
+use std::time::Duration;
+
+use apiserver::{Fault, LoggedRequest, On, Options, Release, Resource, Verb};
 
 use crate::world::{
     JSON, LIST, NODE, WATCH, World, as_of, node, on_each_release, service, service_at, slice,
@@ -10,12 +12,12 @@ fn accepted(world: &World) -> Vec<(String, bool)> {
 }
 
 /// A server with an object of each kind, that is followed through a change and a deletion.
-async fn followed(options: Options, before: impl FnOnce(&World)) -> World {
+async fn followed(options: Options, before: impl FnOnce(&mut World)) -> World {
     let mut world = World::new(options);
     world.server.apply(node(NODE)).unwrap();
     world.server.apply(service("a")).unwrap();
     world.server.apply(slice("x")).unwrap();
-    before(&world);
+    before(&mut world);
     world.follow().await;
     world.until_complete().await;
     world.server.apply(service_at("a", 81)).unwrap();
@@ -46,10 +48,102 @@ fn lists_and_watches_are_in_protobuf() {
 fn a_server_that_has_only_json_answers_so() {
     on_each_release(async |release| {
         let world = followed(Options { protobuf: false, ..as_of(release) }, |_| {}).await;
-        for (accept, is_protobuf) in accepted(&world) {
-            assert!([LIST, WATCH].contains(&accept.as_str()) && !is_protobuf, "{accept}");
+        // What is refused with 400 is asked for in JSON as well, and refused again.
+        for request in world.server.requests().into_iter().filter(|it| it.status == 200) {
+            assert!(!request.is_protobuf, "{request:?}");
+            assert!([LIST, WATCH].contains(&request.accept.as_str()), "{request:?}");
         }
     });
+}
+
+#[test]
+fn answers_without_a_content_type_are_read_as_what_they_are() {
+    on_each_release(async |release| {
+        for protobuf in [true, false] {
+            let options = Options { protobuf, content_type: false, ..as_of(release) };
+            let world = followed(options, |_| {}).await;
+            let requests = world.server.requests();
+            assert!(requests.iter().all(|it| it.is_protobuf == protobuf), "{requests:?}");
+        }
+    });
+}
+
+#[test]
+fn json_alone_is_asked_for_if_it_is_configured() {
+    on_each_release(async |release| {
+        let world = followed(as_of(release), |world| world.only_json = true).await;
+        let accepted = accepted(&world);
+        assert!(accepted.iter().all(|(accept, _)| accept == JSON), "{accepted:?}");
+    });
+}
+
+/// A gateway may take the header for a mistake.
+#[test]
+fn after_a_400_that_no_api_server_sent_json_is_tried() {
+    on_each_release(async |release| {
+        let mut world = followed(as_of(release), |world| {
+            for resource in [Resource::Services, Resource::EndpointSlices, Resource::Nodes] {
+                let refused = Fault::ProtobufRefused { code: 400 };
+                world.server.inject(refused, On::resource(resource));
+            }
+        })
+        .await;
+        world.server.clear_requests();
+        world.server.disconnect();
+        world.until("another watch", |_, server| !server.requests().is_empty()).await;
+        world.catch_up().await;
+        let accepted = accepted(&world);
+        assert!(accepted.iter().all(|(it, _)| it == JSON), "{accepted:?}");
+    });
+}
+
+/// It is about rights, from a gateway too.
+#[tokio::test]
+async fn after_a_403_protobuf_is_still_asked_for() {
+    let world = followed(as_of(Release::V1_36), |world| {
+        let refused = Fault::ProtobufRefused { code: 403 };
+        world.server.inject(refused, On::resource(Resource::Services).times(2));
+    })
+    .await;
+    let accepted = accepted(&world);
+    assert!(accepted.iter().all(|(accept, _)| accept != JSON), "{accepted:?}");
+}
+
+#[tokio::test]
+async fn protobuf_is_asked_for_again_by_a_list_an_hour_later() {
+    let mut world = followed(as_of(Release::V1_36), |world| {
+        let refused = Fault::ProtobufRefused { code: 406 };
+        world.server.inject(refused, On::resource(Resource::EndpointSlices).times(1));
+    })
+    .await;
+    // Services are listed again, by a 410 for their watch.
+    let lists_again = async |world: &mut World| {
+        let expired = On::watch(Resource::Services).times(1);
+        let expired = world.server.inject(Fault::Status { code: 410, retry_after: None }, expired);
+        world.server.clear_requests();
+        world.server.disconnect();
+        world.until("a list", |_, server| is_list_answered(server)).await;
+        assert_eq!(expired.hits(), 1);
+        let is_list = |it: &LoggedRequest| it.parameter("sendInitialEvents").is_some();
+        let requests = world.server.requests();
+        let list = requests.into_iter().rfind(is_list).unwrap();
+        (list.accept, list.is_protobuf)
+    };
+    world.pass(Duration::from_secs(3_500)).await;
+    assert_eq!(lists_again(&mut world).await, (JSON.to_owned(), false));
+    world.pass(Duration::from_secs(101)).await;
+    // A watch that goes on is still one of JSON.
+    world.server.clear_requests();
+    world.server.disconnect();
+    world.until("a watch", |_, server| !server.requests().is_empty()).await;
+    assert!(accepted(&world).iter().all(|(accept, _)| accept == JSON));
+    assert_eq!(lists_again(&mut world).await, (WATCH.to_owned(), true));
+}
+
+fn is_list_answered(server: &apiserver::Server) -> bool {
+    let lists =
+        |it: &LoggedRequest| it.status == 200 && it.parameter("sendInitialEvents").is_some();
+    server.requests().iter().any(lists)
 }
 
 #[test]

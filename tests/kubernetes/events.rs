@@ -64,6 +64,7 @@ async fn the_event_of_a_problem_that_lasts_is_published_again_when_it_has_expire
         qps: 5.0,
         burst: 10,
         user_agent: "kube-ipvs/test".to_owned(),
+        only_json: false,
     };
     let clients = clients(&options).await.unwrap();
     let reporter = EventReporter {

@@ -20,6 +20,7 @@ async fn events_and_watches_do_not_delay_lists() {
         qps: 1.0,
         burst: 1,
         user_agent: "kube-ipvs/test".to_owned(),
+        only_json: false,
     };
     let clients = clients(&options).await.unwrap();
     let (objects, events) = (Services::all(clients.objects), Services::all(clients.events));

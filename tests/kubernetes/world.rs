@@ -88,6 +88,8 @@ pub(crate) struct World {
     pub(crate) said: Said,
     /// Options of the source.
     pub(crate) options: source::Options,
+    /// True if its clients ask for JSON alone.
+    pub(crate) only_json: bool,
     /// Metrics of the last client.
     metrics: Option<ClientMetrics>,
     directory: tempfile::TempDir,
@@ -101,7 +103,8 @@ impl World {
         let server = Server::start(options).unwrap();
         let directory = tempfile::tempdir().unwrap();
         let options = source::Options::new(NODE);
-        Self { server, said: Said::default(), options, metrics: None, directory, source: None }
+        let (said, only_json) = (Said::default(), false);
+        Self { server, said, options, only_json, metrics: None, directory, source: None }
     }
 
     /// Follows the server with a token.
@@ -123,6 +126,7 @@ impl World {
             qps: -1.0,
             burst: 0,
             user_agent: "kube-ipvs/test".to_owned(),
+            only_json: self.only_json,
         };
         let clients = clients(&options).await.unwrap();
         self.metrics = Some(clients.metrics.clone());
@@ -331,6 +335,7 @@ pub(crate) async fn clients_of(server: &Server) -> Clients {
         qps: -1.0,
         burst: 0,
         user_agent: "kube-ipvs/test".to_owned(),
+        only_json: false,
     };
     clients(&options).await.unwrap()
 }

@@ -36,6 +36,8 @@ const MEMORY: &str = "6G";
 const MODE_SIZES: &str = "1000x2,10000x2";
 /// Size of the cluster beside which something holds changes up.
 const HELD_UP_SIZE: &str = "10000x10";
+/// Size at which another program is measured beside kube-ipvs.
+const PEER_SIZES: &str = "1000x10";
 /// File that the guest leaves.
 const REPORT: &str = "at-scale.json";
 
@@ -73,6 +75,13 @@ pub(crate) struct BenchArguments {
     /// At scale, have one local route in the place of an address for each Service (serviceRoutes).
     #[arg(long)]
     routes: bool,
+    /// Measure kube-ipvs and this program, a kube-proxy, from outside in one guest, with an API server: the first sync, a
+    /// restart, changes, rest, memory. Its flags follow `--`.
+    #[arg(long, value_name = "FILE")]
+    peer: Option<PathBuf>,
+    /// For packets, print connections a second of the machine instead of instructions, in the guests of --lane.
+    #[arg(long)]
+    rate: bool,
     /// For packets, have iptables mean that of x_tables.
     #[arg(long)]
     legacy: bool,
@@ -144,12 +153,24 @@ pub(crate) fn short_form_of_held_up() -> Result<()> {
     printed(&BenchArguments::short("300x2"), "--held-up", HELD_UP_SIZE)
 }
 
+/// The same of a program beside it, for which it stands in itself, under a name of its own.
+pub(crate) fn short_form_of_peer() -> Result<()> {
+    let (_, daemon) = build::bench_program_and_daemon("footprint")?;
+    let folder = tempfile::tempdir()?;
+    let peer = folder.path().join("stand-in");
+    std::fs::copy(daemon, &peer).context("copy the program")?;
+    beside(&BenchArguments::short("300x2"), &peer)
+}
+
 /// The same of what packets cost: bare IPVS and the program on one way, in a counted guest.
 pub(crate) fn short_form_of_packets() -> Result<()> {
     packets(&BenchArguments { kernel: vec![Kernel::V6_1], ..BenchArguments::short("") })
 }
 
 pub(crate) fn run(arguments: &BenchArguments) -> Result<()> {
+    if let Some(peer) = &arguments.peer {
+        return beside(arguments, peer);
+    }
     match arguments.what {
         Measurement::AtScale => results(arguments),
         Measurement::Modes => printed(arguments, "--modes", MODE_SIZES),
@@ -274,17 +295,53 @@ fn footprint(arguments: &BenchArguments) -> Result<()> {
     measure(&guest, &program, &arguments.arguments)
 }
 
-/// Counts instructions. What is counted is the kernel's work, which no profile changes.
+/// Measures kube-ipvs and another program from outside, in the guest of the first lane that was chosen.
+fn beside(arguments: &BenchArguments, peer: &Path) -> Result<()> {
+    let (program, daemon) = match arguments.short {
+        true => build::bench_program_and_daemon("footprint")?,
+        false => (
+            build::bench_program("footprint", build::RELEASE)?,
+            build::daemon(build::RELEASE, Architecture::default())?,
+        ),
+    };
+    let sizes = match arguments.sizes.is_empty() {
+        true => PEER_SIZES.to_owned(),
+        false => arguments.sizes.join(","),
+    };
+    let extent = if arguments.short { "short" } else { "long" };
+    let name = peer.file_name().context("the peer is no file")?.to_string_lossy();
+    let there = format!("/job/peer/{name}");
+    let mut options = vec!["beside".to_owned(), sizes, extent.to_owned(), there.clone()];
+    options.extend(arguments.arguments.clone());
+    let files = vec![in_job(daemon), GuestFile { host: peer.to_owned(), guest: there }];
+    let kernel = arguments.kernel.first().copied().unwrap_or_default();
+    // User mode has no nf_tables for IPv4, which a kube-proxy of today needs.
+    let accel = match arguments.lane[..] {
+        [lane] => lane.accel(),
+        _ => AccelChoice::default(),
+    };
+    measure(&Guest { files, ..guest(kernel, accel) }, &program, &options)
+}
+
+/// Counts instructions, or takes the time. What is measured is the kernel's work, which no profile changes.
 fn packets(arguments: &BenchArguments) -> Result<()> {
     let (program, daemon) = build::bench_program_and_daemon("packets")?;
     let short = arguments.short.then(|| "--short".to_owned());
-    let options: Vec<String> = short.into_iter().chain(arguments.arguments.clone()).collect();
-    let distribution = if arguments.legacy { Distribution::Legacy } else { Distribution::Debian };
-    for kernel in &arguments.kernel {
-        println!("# Linux {kernel}, {}\n", if arguments.legacy { "x_tables" } else { "nf_tables" });
+    let rate = arguments.rate.then(|| "--rate".to_owned());
+    let options = short.into_iter().chain(rate).chain(arguments.arguments.clone());
+    let options: Vec<String> = options.collect();
+    let counted = |kernel: &Kernel| (AccelChoice::Counted, *kernel);
+    let guests: Vec<(AccelChoice, Kernel)> = match arguments.rate {
+        true => arguments.guests().map(|(lane, kernel)| (lane.accel(), kernel)).collect(),
+        false => arguments.kernel.iter().map(counted).collect(),
+    };
+    for (accel, kernel) in guests {
+        let is_legacy = arguments.legacy || accel == AccelChoice::Uml;
+        println!("# Linux {kernel}, {}\n", if is_legacy { "x_tables" } else { "nf_tables" });
+        let distribution = if is_legacy { Distribution::Legacy } else { Distribution::Debian };
         let guest = Guest {
-            kernel: *kernel,
-            accel: AccelChoice::Counted,
+            kernel,
+            accel,
             limit: LIMIT,
             files: vec![in_job(daemon.clone())],
             setup: distribution.setup(),

@@ -64,7 +64,7 @@ const THREADS_OF_WAITING: &str = "8";
 /// Program of the planner's properties.
 const PROPERTIES: &str = "properties";
 /// The short forms of the benches.
-const BENCHES: [guests::Check; 4] = [
+const BENCHES: [guests::Check; 5] = [
     guests::Check {
         name: "at scale, the short form",
         work: bench::short_form,
@@ -78,6 +78,11 @@ const BENCHES: [guests::Check; 4] = [
     guests::Check {
         name: "held up, the short form",
         work: bench::short_form_of_held_up,
+        accel: AccelChoice::Uml,
+    },
+    guests::Check {
+        name: "a peer, the short form",
+        work: bench::short_form_of_peer,
         accel: AccelChoice::Uml,
     },
     guests::Check {

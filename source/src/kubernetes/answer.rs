@@ -1,16 +1,16 @@
 //! A request, and the head of its answer.
 //!
 //! Objects are asked for in Protobuf, which takes half the bytes of JSON. A server that has only JSON answers so; one that
-//! refuses the request because of that is asked for JSON from then on.
+//! refuses the request because of that is asked for JSON from then on, and for Protobuf again by a list an hour later.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, Request, StatusCode};
 use kube::Client;
-use tokio::time::timeout;
+use parking_lot::Mutex;
+use tokio::time::{Instant, timeout};
 use tracing::info;
 
 use super::body::Body;
@@ -41,17 +41,30 @@ const LONGEST_REFUSAL: usize = 64 << 10;
 /// Longest `Retry-After` that is honoured. A server's maintenance may be over sooner.
 const LONGEST_RETRY: u64 = 60;
 
+/// Time for which JSON is asked for after Protobuf was refused, or something that was none came in its place.
+const JSON_PAUSE: Duration = Duration::from_secs(3_600);
+
 /// Asks for objects that are followed.
 #[derive(Clone)]
 pub(super) struct Objects {
     client: Client,
-    /// True once the server has refused Protobuf, or something that was none came in its place.
-    only_json: Arc<AtomicBool>,
+    wanted: Arc<Mutex<Wanted>>,
+}
+
+/// Encoding that is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    Protobuf,
+    /// By configuration.
+    Json,
+    /// Up to the first list after this time.
+    JsonUntil(Instant),
 }
 
 impl Objects {
-    pub(super) fn new(client: Client) -> Self {
-        Self { client, only_json: Arc::default() }
+    pub(super) fn new(client: Client, only_json: bool) -> Self {
+        let wanted = if only_json { Wanted::Json } else { Wanted::Protobuf };
+        Self { client, wanted: Arc::new(Mutex::new(wanted)) }
     }
 
     /// Asks for a list.
@@ -79,24 +92,46 @@ impl Objects {
     }
 
     async fn ask(&self, request: Request<Vec<u8>>, wanted: HeaderValue) -> Result<Body, Failure> {
-        if self.only_json.load(Ordering::Relaxed) {
+        if *self.wanted.lock() != Wanted::Protobuf {
             return ask(&self.client, request).await;
         }
         let mut first = request.clone();
         first.headers_mut().insert(ACCEPT, wanted);
         match ask(&self.client, first).await {
-            Err(Failure::Refused(Status { code: code @ (406 | 415), message, .. })) => {
-                self.ask_for_json(&format!("the API server refuses Protobuf ({code} {message})"));
+            Err(Failure::Refused(status)) if matches!(status.code, 406 | 415) => {
+                self.refused_protobuf(&status);
                 ask(&self.client, request).await
+            }
+            // A server answers so in Protobuf if the request is wrong. A gateway may mean the header: if JSON is refused,
+            // too, it was something else.
+            Err(Failure::Refused(status)) if status.code == 400 && !status.is_protobuf => {
+                let answer = ask(&self.client, request).await?;
+                self.refused_protobuf(&status);
+                Ok(answer)
             }
             answer => answer,
         }
     }
 
+    fn refused_protobuf(&self, Status { code, message, .. }: &Status) {
+        self.ask_for_json(&format!("Protobuf is refused ({code} {message})"));
+    }
+
     /// Asks for JSON from now on.
     pub(super) fn ask_for_json(&self, reason: &str) {
-        if !self.only_json.swap(true, Ordering::Relaxed) {
-            info!("{reason}; kube-ipvs requests JSON from now on");
+        let mut wanted = self.wanted.lock();
+        if *wanted == Wanted::Protobuf {
+            *wanted = Wanted::JsonUntil(Instant::now() + JSON_PAUSE);
+            info!("{reason}; kube-ipvs requests JSON, and Protobuf again in an hour");
+        }
+    }
+
+    /// Asks for Protobuf again once its time has come: the server, or the gateway before it, may be another one. To be
+    /// called before a list: a watch that works is not ended for it.
+    pub(super) fn allow_protobuf(&self) {
+        let mut wanted = self.wanted.lock();
+        if matches!(*wanted, Wanted::JsonUntil(end) if end <= Instant::now()) {
+            *wanted = Wanted::Protobuf;
         }
     }
 }
@@ -119,15 +154,17 @@ pub(super) async fn ask(client: &Client, mut request: Request<Vec<u8>>) -> Resul
     Err(refusal(head.status, &head.headers, &text).into())
 }
 
-/// The encoding of an answer with these headers.
-fn encoding(headers: &HeaderMap) -> Encoding {
-    let media_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    Encoding::of(media_type.unwrap_or_default())
+/// The encoding of an answer with these headers, if they name one.
+fn encoding(headers: &HeaderMap) -> Option<Encoding> {
+    Encoding::of(headers.get(CONTENT_TYPE)?.to_str().ok()?)
 }
 
 /// The Status object that a refusal should be; of anything else the text.
 fn refusal(status: StatusCode, headers: &HeaderMap, text: &[u8]) -> Status {
-    let mut refusal = Status::decode(encoding(headers), text).unwrap_or_default();
+    let encoding = encoding(headers).unwrap_or_else(|| Encoding::detect(text));
+    let decoded = Status::decode(encoding, text);
+    let is_protobuf = decoded.is_ok() && encoding == Encoding::Protobuf;
+    let mut refusal = Status { is_protobuf, ..decoded.unwrap_or_default() };
     // A proxy that refuses Protobuf may have codes of its own.
     if refusal.code == 0 || matches!(status.as_u16(), 406 | 415) {
         refusal.code = status.as_u16();

@@ -22,7 +22,8 @@ const FRAME: usize = size_of::<u32>();
 
 /// An answer's body.
 pub(super) struct Body {
-    pub(super) encoding: Encoding,
+    /// Encoding, once it is known.
+    encoding: Option<Encoding>,
     bytes: Pin<Box<dyn AsyncBufRead + Send>>,
     /// Part of an event that has come, or of the length before it.
     event: Vec<u8>,
@@ -46,7 +47,7 @@ pub(super) enum BodyError {
 }
 
 impl Body {
-    pub(super) fn new(body: kube::client::Body, encoding: Encoding) -> Self {
+    pub(super) fn new(body: kube::client::Body, encoding: Option<Encoding>) -> Self {
         let bytes = body
             .into_data_stream()
             .map_err(|error| io::Error::other(innermost(error)))
@@ -55,18 +56,31 @@ impl Body {
         Self { encoding, bytes, event, length: None, taken: 0 }
     }
 
+    /// Its encoding; if the head of the answer does not have it, what it begins with says so.
+    ///
+    /// # Errors
+    /// When nothing comes for `patience`, or nothing can.
+    pub(super) async fn encoding(&mut self, patience: Duration) -> Result<Encoding, BodyError> {
+        if let Some(encoding) = self.encoding {
+            return Ok(encoding);
+        }
+        let encoding = Encoding::detect(read(&mut self.bytes, patience).await?);
+        Ok(*self.encoding.insert(encoding))
+    }
+
     /// The next event of a watch, without what is around it; nothing at the body's end. What was cut off there is
     /// nothing either.
     ///
     /// # Errors
     /// When nothing comes for `patience`, or nothing can. After [`BodyError::Silent`] one may go on.
     pub(super) async fn event(&mut self, patience: Duration) -> Result<Option<Vec<u8>>, BodyError> {
+        let encoding = self.encoding(patience).await?;
         loop {
             let chunk = read(&mut self.bytes, patience).await?;
             if chunk.is_empty() {
                 return Ok(None);
             }
-            let (taken, is_complete) = match self.encoding {
+            let (taken, is_complete) = match encoding {
                 Encoding::Json => take_line(&mut self.event, chunk),
                 Encoding::Protobuf => take_frame(&mut self.event, &mut self.length, chunk),
             };
@@ -195,14 +209,18 @@ mod tests {
     }
 
     fn json(bytes: Vec<u8>) -> Body {
-        Body::new(kube::client::Body::from(bytes), Encoding::Json)
+        Body::new(kube::client::Body::from(bytes), Some(Encoding::Json))
     }
 
     /// A body that comes in chunks of so many bytes.
     fn protobuf(bytes: &[u8], chunk: usize) -> Body {
+        Body { encoding: Some(Encoding::Protobuf), ..unlabelled(bytes, chunk) }
+    }
+
+    fn unlabelled(bytes: &[u8], chunk: usize) -> Body {
         let chunks: Vec<_> = bytes.chunks(chunk).map(|chunk| Ok(chunk.to_vec())).collect();
         let bytes = Box::pin(futures::stream::iter(chunks).into_async_read());
-        Body { bytes, ..Body::new(kube::client::Body::empty(), Encoding::Protobuf) }
+        Body { bytes, ..Body::new(kube::client::Body::empty(), None) }
     }
 
     async fn events(mut body: Body) -> Vec<Vec<u8>> {
@@ -218,11 +236,15 @@ mod tests {
         let begin = b"\0\0\0\x03abc\0\0\0\0\0\0\x01\x01".iter().copied();
         let bytes: Vec<u8> = begin.chain([b'\n'; 257]).chain(*b"\0\0\0\x09cut off").collect();
         for chunk in 1..=bytes.len() {
-            let events = events(protobuf(&bytes, chunk)).await;
-            assert_eq!(events, [&b"abc"[..], b"", &[b'\n'; 257]], "chunks of {chunk}");
+            for body in [protobuf(&bytes, chunk), unlabelled(&bytes, chunk)] {
+                let events = events(body).await;
+                assert_eq!(events, [&b"abc"[..], b"", &[b'\n'; 257]], "chunks of {chunk}");
+            }
         }
-        let lines = events(json(b"ab\n\nc\ncut off".to_vec())).await;
-        assert_eq!(lines, [&b"ab"[..], b"", b"c"]);
+        let lines = b"{}\n\nc\ncut off";
+        for body in [json(lines.to_vec()), unlabelled(lines, 2)] {
+            assert_eq!(events(body).await, [&b"{}"[..], b"", b"c"]);
+        }
     }
 
     #[tokio::test]

@@ -37,6 +37,8 @@ pub struct ClientOptions {
     pub burst: i32,
     /// Value of the header `User-Agent`.
     pub user_agent: String,
+    /// True if lists and watches ask for JSON alone. Otherwise for Protobuf, and for JSON from a server without it.
+    pub only_json: bool,
 }
 
 /// Reason for which there is no client.

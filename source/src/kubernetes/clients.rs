@@ -21,6 +21,8 @@ pub struct Clients {
     pub events: Client,
     /// For what an operator asks.
     pub questions: Client,
+    /// True if what is followed is asked for in JSON alone.
+    pub(super) only_json: bool,
     /// Metrics of both.
     pub metrics: ClientMetrics,
     /// Number of nodes that endpoints are on, once slices are followed: up to twice as many where
@@ -61,6 +63,7 @@ pub async fn clients(options: &ClientOptions) -> Result<Clients, ClientError> {
         objects: at_rate(),
         events: at_rate(),
         questions: at_rate(),
+        only_json: options.only_json,
         metrics,
         n_nodes: Arc::default(),
         destinations,

@@ -16,6 +16,7 @@ mod tests;
 pub(super) use list::ListReader;
 pub(super) use table::Table;
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
@@ -99,6 +100,9 @@ pub(super) struct Status {
     /// Time after which to ask again, by the header `Retry-After`.
     #[serde(skip)]
     pub(super) retry_after: Option<Duration>,
+    /// True if a refusal came in Protobuf, which then is not its reason.
+    #[serde(skip)]
+    pub(super) is_protobuf: bool,
 }
 
 /// The end of a list, or of a page of it.
@@ -175,11 +179,24 @@ struct HeadMetadata<'a> {
 }
 
 impl Encoding {
-    /// The encoding of a media type, as an answer's `Content-Type` has it.
-    pub(super) fn of(media_type: &str) -> Self {
+    /// The encoding of a media type, as an answer's `Content-Type` has it. Nothing for any other.
+    pub(super) fn of(media_type: &str) -> Option<Self> {
         let name = media_type.split(';').next().unwrap_or_default().trim();
-        let is_protobuf = name.eq_ignore_ascii_case("application/vnd.kubernetes.protobuf");
-        if is_protobuf { Self::Protobuf } else { Self::Json }
+        let is = |wanted: &str| name.eq_ignore_ascii_case(wanted);
+        match () {
+            () if is("application/vnd.kubernetes.protobuf") => Some(Self::Protobuf),
+            () if is("application/json") => Some(Self::Json),
+            () => None,
+        }
+    }
+
+    /// The encoding of an answer that begins so: an object in Protobuf with [`protobuf::PREFIX`], an event of a watch
+    /// with its length, of which the first byte is 0 or, at 16 MiB, 1. JSON begins with none of these.
+    pub(super) fn detect(beginning: &[u8]) -> Self {
+        match beginning {
+            [0 | 1 | b'k', ..] => Self::Protobuf,
+            _ => Self::Json,
+        }
     }
 }
 
@@ -267,15 +284,16 @@ impl Event {
         let (type_of_event, object) = match encoding {
             Encoding::Json => {
                 let frame: LineFrame<'_> = serde_json::from_slice(event)?;
-                (frame.kind, Encoded::Json(frame.object.get()))
+                (Cow::Borrowed(frame.kind), Encoded::Json(frame.object.get()))
             }
             Encoding::Protobuf => {
                 let event = protobuf::Event::read(event)?;
                 let wanted = if event.kind == "ERROR" { "Status" } else { kind.name() };
-                (event.kind, Encoded::Protobuf(event.message(wanted)?))
+                let message = event.message(wanted)?;
+                (event.kind, Encoded::Protobuf(message))
             }
         };
-        Ok(match type_of_event {
+        Ok(match &*type_of_event {
             "ADDED" | "MODIFIED" => Self::Applied(Item::decode(kind, object)),
             "DELETED" => Self::Deleted(Item::decode(kind, object)),
             "BOOKMARK" => {

@@ -50,7 +50,7 @@ use super::kind::ResourceKind;
 use super::measured::{ClientMetrics, ListReason};
 use fields::Fields;
 use list::Lists;
-pub(super) use list::not_a_list;
+pub(super) use list::{not_a_list, without_version};
 
 /// Longest silence before the end of a list that is sent as a stream. The server waits up to three
 /// seconds for its cache; one that never sends the end is one that does not know how.
@@ -279,6 +279,7 @@ impl Follower {
         self.allow_fields();
         if !self.continues {
             self.allow_streams();
+            self.objects.allow_protobuf();
             if self.lists != Lists::Streamed {
                 self.list().await?;
             }
@@ -342,7 +343,10 @@ impl Follower {
             };
             self.n_silent = 0;
             match event {
-                Some(event) => is_listing = self.event(body.encoding, &event, is_listing).await?,
+                Some(event) => {
+                    let encoding = body.encoding(patience).await?;
+                    is_listing = self.event(encoding, &event, is_listing).await?;
+                }
                 None if is_listing => {
                     return Err(Failure::BrokenList("the answer ended".to_owned()));
                 }

@@ -121,7 +121,7 @@ impl Kubernetes {
     #[must_use]
     pub fn new(clients: &Clients, options: Options) -> Self {
         Self {
-            objects: Objects::new(clients.objects.clone()),
+            objects: Objects::new(clients.objects.clone(), clients.only_json),
             n_nodes: Arc::clone(&clients.n_nodes),
             options,
             metrics: clients.metrics.clone(),

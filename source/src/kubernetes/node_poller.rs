@@ -26,7 +26,7 @@ use super::backoff::Backoff;
 use super::decode::{Item, ListReader, Table};
 use super::error_text::chain;
 use super::failure::Failure;
-use super::follow::{FollowReport, not_a_list};
+use super::follow::{FollowReport, not_a_list, without_version};
 use super::inventory::WatchStep;
 use super::kind::ResourceKind;
 use super::measured::{ClientMetrics, ListReason};
@@ -234,7 +234,8 @@ impl NodePoller {
     /// Every other node, with all that it says.
     async fn whole(&self) -> Result<Vec<Item>, Failure> {
         let mut body = self.objects.list(self.request()?).await?;
-        let mut reader = ListReader::new(ResourceKind::OtherNode, body.encoding);
+        let encoding = body.encoding(PATIENCE).await?;
+        let mut reader = ListReader::new(ResourceKind::OtherNode, encoding);
         let mut nodes = Vec::new();
         while let Some(chunk) = body.chunk(LONGEST_WHOLE, PATIENCE).await? {
             nodes.extend(reader.read(&chunk).map_err(|error| not_a_list(&error))?);
@@ -248,6 +249,9 @@ impl NodePoller {
         let end = reader.end().map_err(|error| not_a_list(&error))?;
         if end.next.is_some() {
             return Err(Failure::Garbage("a part of a list, where all was asked for".to_owned()));
+        }
+        if end.resource_version.is_none() {
+            return Err(without_version());
         }
         nodes.extend(end.items);
         Ok(nodes)

@@ -216,6 +216,7 @@ mod tests {
             qps: 0.0,
             burst: 0,
             user_agent: "kube-ipvs/test".to_owned(),
+            only_json: false,
         }
     }
 

@@ -108,6 +108,45 @@ around `cargo xtask vm run --kernel 6.12 --accel uml` with the stage `first` of 
 real servers: a quarter of that is `malloc`, a tenth hashing, a tenth encoding, and the rest is spread over all of it. Commit eb8a05e.
 ";
 
+/// Measurement that others have published.
+struct Published {
+    /// Number of Services, and of endpoints of each.
+    size: (u32, u32),
+    /// Published times.
+    figure: &'static str,
+}
+
+const PUBLISHED: [Published; 2] = [
+    Published {
+        size: (8_000, 30),
+        figure: "syncs after the last endpoints came: 1 min 22 s to 5 min 34 s on Linux 6.12.46, mean 4 min 0 s as stated; \
+                 12 min 12 s to 19 min 4 s on Linux 6.1.144, mean 15 min 0 s as stated ([guessi/kube-proxy-benchmark][g])",
+    },
+    Published { size: (44_125, 1), figure: "a full sync: 16 min 43 s ([kubernetes#139513][k])" },
+];
+
+const PUBLISHED_BEGIN: &str = "
+## Sizes of published measurements of kube-proxy
+
+Two sizes are those of measurements that others have published of kube-proxy in mode nftables. **Machines, kernels and what was timed
+differ, so the columns are not a race**: `cargo xtask bench --peer FILE` measures a kube-proxy that you have and kube-ipvs in one guest, with the same steps.
+
+| Services × endpoints | kube-proxy in mode nftables, published | kube-ipvs: first sync (Linux) | restart | one endpoint |
+| --- | --- | ---: | ---: | ---: |
+";
+
+const PUBLISHED_END: &str = "
+- guessi/kube-proxy-benchmark, of 2025-10-15: kube-proxy 1.32.6 of EKS on Bottlerocket, an m5.4xlarge (16 processors, 64 GiB) for each kernel. 8,000
+  Services select the same 30 pods, so there are 240,000 entries and 30 addresses. The times are `SyncProxyRules complete` in its log, of four syncs on
+  6.12 and five on 6.1, while the pods were scaled up; two of the nine are of 200,000 entries. Syncs below a minute are left out there. Of these times the means are 4 min 10 s
+  and 15 min 12 s.
+- kubernetes#139513, of 2026-06-05: kube-proxy 1.36.1, 44,125 Services with 44,152 endpoints, a full sync as its log has it; some 63 s of it are `nft list`.
+- Here every endpoint has an address of its own, and everything is told from memory: a kube-proxy's time with the API server is not in its figures either.
+
+[g]: https://github.com/guessi/kube-proxy-benchmark/blob/d84e018653d6c1dca5033d03143a4b51b7d61360/README.md
+[k]: https://github.com/kubernetes/kubernetes/issues/139513
+";
+
 const SCHEMA: &str = "
 ## The figures for machines
 
@@ -139,6 +178,7 @@ pub(crate) fn write(results: &Results) -> String {
     let mut page = BEGINNING.to_owned();
     page += &machine(results);
     page += &targets(results);
+    page += &published(results);
     page += PROFILE;
     page += "\n## What the lines are\n\n| Line | What it is |\n| --- | --- |\n";
     for (_, title, what) in LINES.iter().filter(|line| !line.2.is_empty()) {
@@ -201,6 +241,39 @@ fn targets(results: &Results) -> String {
         page = page + "\nWhat is behind those that were missed:\n\n" + &reasons;
     }
     page
+}
+
+/// Sizes that others have published figures of, beside the figures of the same sizes here.
+fn published(results: &Results) -> String {
+    let mut rows = String::new();
+    for published in &PUBLISHED {
+        let (services, endpoints) = published.size;
+        let runs = results.native().filter_map(|run| Some((run, run.size(services, endpoints)?)));
+        let runs: Vec<(&Run, &Measured)> = runs.collect();
+        let cell = |figure: &dyn Fn(&Measured) -> Option<String>| {
+            let cells = runs
+                .iter()
+                .filter_map(|(run, size)| Some(format!("{} ({})", figure(size)?, run.series)));
+            let cells: Vec<String> = cells.collect();
+            if cells.is_empty() { "not measured".to_owned() } else { cells.join(", ") }
+        };
+        let seconds = |name: &'static str| {
+            move |size: &Measured| Some(format!("{} s", short(size.ours(name)?.wall_ms / 1_000.0)))
+        };
+        let moved = |size: &Measured| {
+            Some(format!("{} ms", short(size.ours("endpoint_moved")?.typical_ms())))
+        };
+        let _ = writeln!(
+            rows,
+            "| {} × {endpoints} | {} | {} | {} | {} |",
+            grouped(services),
+            published.figure,
+            cell(&seconds("first_sync")),
+            cell(&seconds("restart")),
+            cell(&moved),
+        );
+    }
+    format!("{PUBLISHED_BEGIN}{rows}{PUBLISHED_END}")
 }
 
 /// Returns why a target was missed, by kernel where the reasons differ; none if it was met on all.

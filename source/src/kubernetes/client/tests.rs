@@ -8,6 +8,7 @@ fn options(kubeconfig: Option<PathBuf>, master: Option<&str>) -> ClientOptions {
         qps: 0.0,
         burst: 0,
         user_agent: "kube-ipvs/test".to_owned(),
+        only_json: false,
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use apiserver::protobuf;
+use apiserver::protobuf as server;
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
@@ -24,7 +24,7 @@ type RandomField = (&'static str, BoxedStrategy<Option<Value>>);
 /// An event as it comes in both encodings; in Protobuf without its length.
 fn events(event: &str, object: &Value) -> [(Encoding, Vec<u8>); 2] {
     let json = json!({"type": event, "object": object}).to_string();
-    let frame = protobuf::event(event, object).unwrap();
+    let frame = server::event(event, object).unwrap();
     let (length, event) = frame.split_at(4);
     assert_eq!(u32::from_be_bytes(length.try_into().unwrap()) as usize, event.len());
     [(Encoding::Json, json.into_bytes()), (Encoding::Protobuf, event.to_vec())]
@@ -57,7 +57,7 @@ fn lists(kind: ResourceKind, objects: &[Value]) -> [(Encoding, Vec<u8>); 2] {
         "kind": format!("{}List", kind.name()), "apiVersion": "v1",
         "metadata": {"resourceVersion": "7", "continue": "more"}, "items": objects,
     });
-    let protobuf = protobuf::object(&list).unwrap();
+    let protobuf = server::object(&list).unwrap();
     [(Encoding::Json, list.to_string().into_bytes()), (Encoding::Protobuf, protobuf)]
 }
 
@@ -397,6 +397,86 @@ fn objects_of_a_real_cluster_are_the_same() {
     assert!(n_objects > 100, "{n_objects}");
 }
 
+/// A field of a message whose value is bytes.
+fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
+    let mut field = vec![number << 3 | 2];
+    let mut length = bytes.len();
+    while length >= 0x80 {
+        field.push(length as u8 | 0x80);
+        length >>= 7;
+    }
+    field.push(length as u8);
+    [&field, bytes].concat()
+}
+
+/// Objects with a value in every field, as Kubernetes' own types write them in both encodings.
+#[test]
+fn objects_that_go_wrote_are_the_same() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/kubernetes-api");
+    for (name, kinds) in [
+        ("core.v1.Service", &KINDS[..1]),
+        ("discovery.k8s.io.v1.EndpointSlice", &KINDS[1..2]),
+        ("core.v1.Node", &KINDS[2..]),
+    ] {
+        let [json, bytes] =
+            ["json", "pb"].map(|end| fs::read(folder.join(format!("{name}.{end}"))).unwrap());
+        let json: Value = serde_json::from_slice(&json).unwrap();
+        for kind in kinds.iter().copied() {
+            let event = [field(1, b"MODIFIED"), field(2, &field(1, &bytes))].concat();
+            let of_go = Event::decode(kind, Encoding::Protobuf, &event).unwrap();
+            assert_eq!(decoded(kind, "MODIFIED", &json), [of_go.clone(), of_go.clone()]);
+            let Event::Applied(item) = of_go else { panic!("{of_go:?}") };
+            assert_eq!(
+                (path(&item), item.resource_version()),
+                (None, Some("resourceVersionValue"))
+            );
+            let message = field(2, protobuf::message(&bytes, kind.name()).unwrap());
+            let list_of_two = [field(1, &field(2, b"7")), message.clone(), message].concat();
+            let type_meta = field(1, &field(2, format!("{}List", kind.name()).as_bytes()));
+            let of_two = [b"k8s\0".to_vec(), type_meta, field(2, &list_of_two)].concat();
+            let end = list(kind, Encoding::Protobuf, &of_two, 100).unwrap();
+            assert_eq!(end.items, [item.clone(), item]);
+        }
+    }
+}
+
+/// Go writes it into Protobuf as it is, and each of its bytes into JSON as U+FFFD.
+#[test]
+fn text_that_is_not_utf_8_harms_its_field_only() {
+    let slice = |name: &str| {
+        json!({
+            "kind": "EndpointSlice", "addressType": "IPv4", "metadata": {"name": "a", "labels": {"x": name}},
+            "endpoints": [{"addresses": ["10.0.0.1"], "nodeName": name, "zone": "z"}],
+        })
+    };
+    let [_, (encoding, mut bytes)] = events("ADDED", &slice("n-BAD"));
+    while let Some(at) = bytes.windows(3).position(|it| it == b"BAD") {
+        // The beginning of a character of four bytes.
+        bytes[at..at + 3].copy_from_slice(b"\xf0\x9f\x92");
+    }
+    let decoded = Event::decode(ResourceKind::EndpointSlice, encoding, &bytes).unwrap();
+    let [json, _] = events("ADDED", &slice("n-\u{fffd}\u{fffd}\u{fffd}"));
+    assert_eq!(decoded, Event::decode(ResourceKind::EndpointSlice, json.0, &json.1).unwrap());
+    let Event::Applied(Item::EndpointSlice(slice)) = decoded else { panic!("{decoded:?}") };
+    assert_eq!(slice.endpoints[0].zone.as_deref(), Some("z"));
+}
+
+/// Nothing in it is cut off, and it would be a list of nothing.
+#[test]
+fn a_list_without_its_metadata_is_an_error() {
+    let type_meta = field(1, &field(2, b"ServiceList"));
+    for (message, is_list) in [
+        (vec![], false),
+        (field(2, b""), false),
+        (field(1, b""), true),
+        (field(1, &field(2, b"7")), true),
+    ] {
+        let bytes = [b"k8s\0".to_vec(), type_meta.clone(), field(2, &message)].concat();
+        let list = list(ResourceKind::Service, Encoding::Protobuf, &bytes, 100);
+        assert_eq!(list.is_ok(), is_list, "{message:?}: {list:?}");
+    }
+}
+
 #[test]
 fn bookmarks_and_errors_are_the_same() {
     for annotations in [json!({}), json!({"k8s.io/initial-events-end": "true", "a": "b"})] {
@@ -418,7 +498,7 @@ fn bookmarks_and_errors_are_the_same() {
     assert_eq!(json, protobuf);
     let Event::Error(error) = json else { panic!("{json:?}") };
     assert!(error.is_expired() && error.code == 410 && error.message.len() <= 300, "{error:?}");
-    let refusal = protobuf::object(&status).unwrap();
+    let refusal = server::object(&status).unwrap();
     assert_eq!(Status::decode(Encoding::Protobuf, &refusal).unwrap(), error);
 }
 
@@ -438,7 +518,7 @@ fn what_is_of_another_kind_is_no_event_and_no_list() {
         json!({"kind": "NodeList", "apiVersion": "v1", "items": []}),
         node,
     ] {
-        let bytes = protobuf::object(&object).unwrap();
+        let bytes = server::object(&object).unwrap();
         let error = list(ResourceKind::Service, encoding, &bytes, 9).unwrap_err().to_string();
         assert!(error.ends_with("not ServiceList"), "{error}");
     }

@@ -3,12 +3,14 @@
 //! The numbers of fields are those of `generated.proto` in k8s.io/apimachinery's pkg/runtime and pkg/apis/meta/v1, the
 //! prefix is `protoEncodingPrefix` in pkg/runtime/serializer/protobuf/protobuf.go.
 
+use std::borrow::Cow;
+
 use serde::de::Error as _;
 use serde_json::{Error, Result};
 
 use crate::object::Metadata;
 use crate::protobuf::Kind::{Map, Message, Number, Text};
-use crate::protobuf::{Fields, Schema, Value, field};
+use crate::protobuf::{Fields, Schema, Value, field, text};
 
 /// Beginning of every object.
 pub(super) const PREFIX: &[u8] = b"k8s\0";
@@ -37,16 +39,16 @@ pub(super) const LIST_META: Schema =
 
 /// `WatchEvent`, with the envelope of its object.
 pub(super) struct Event<'a> {
-    pub(super) kind: &'a str,
+    pub(super) kind: Cow<'a, str>,
     object: &'a [u8],
 }
 
 impl<'a> Event<'a> {
     pub(super) fn read(event: &'a [u8]) -> Result<Self> {
-        let (mut kind, mut extension): (_, &[u8]) = ("", &[]);
+        let (mut kind, mut extension): (_, &[u8]) = (Cow::default(), &[]);
         for field in Fields(event) {
             match field? {
-                (1, Value::Bytes(bytes)) => kind = text(bytes)?,
+                (1, Value::Bytes(bytes)) => kind = text(bytes),
                 (2, Value::Bytes(bytes)) => extension = bytes,
                 _ => {}
             }
@@ -71,7 +73,7 @@ impl<'a> Event<'a> {
 pub(super) fn message<'a>(object: &'a [u8], wanted: &str) -> Result<&'a [u8]> {
     let unknown = object.strip_prefix(PREFIX);
     let unknown = unknown.ok_or_else(|| Error::custom("no object of Kubernetes in Protobuf"))?;
-    let (mut found, mut message): (&str, &[u8]) = ("", &[]);
+    let (mut found, mut message): (_, &[u8]) = (Cow::default(), &[]);
     for field in Fields(unknown) {
         let (number, value) = field?;
         match (u64::from(number), value) {
@@ -80,7 +82,7 @@ pub(super) fn message<'a>(object: &'a [u8], wanted: &str) -> Result<&'a [u8]> {
             other => check_rest(other)?,
         }
     }
-    check_kind(found, wanted)?;
+    check_kind(&found, wanted)?;
     Ok(message)
 }
 
@@ -96,11 +98,11 @@ pub(super) fn check_rest((number, value): (u64, Value<'_>)) -> Result<()> {
 }
 
 /// Returns the kind in a `TypeMeta`.
-pub(super) fn kind(type_meta: &[u8]) -> Result<&str> {
-    let mut kind = "";
+pub(super) fn kind(type_meta: &[u8]) -> Result<Cow<'_, str>> {
+    let mut kind = Cow::default();
     for field in Fields(type_meta) {
         if let (KIND, Value::Bytes(bytes)) = field? {
-            kind = text(bytes)?;
+            kind = text(bytes);
         }
     }
     Ok(kind)
@@ -125,7 +127,7 @@ pub(super) fn head(object: &[u8]) -> Metadata {
     });
     for (number, value) in Fields(metadata.unwrap_or_default()).map_while(Result::ok) {
         let Value::Bytes(bytes) = value else { continue };
-        let text = text(bytes).ok().filter(|text| !text.is_empty()).map(str::to_owned);
+        let text = Some(text(bytes).into_owned()).filter(|text| !text.is_empty());
         match number {
             1 => head.name = text,
             3 => head.namespace = text,
@@ -134,8 +136,4 @@ pub(super) fn head(object: &[u8]) -> Metadata {
         }
     }
     head
-}
-
-fn text(bytes: &[u8]) -> Result<&str> {
-    str::from_utf8(bytes).map_err(|_| Error::custom("a text that is not UTF-8"))
 }

@@ -21,7 +21,8 @@ pub(crate) struct ProtobufList {
     place: Place,
     /// Bytes that have come, from the first incomplete field on.
     unread: Vec<u8>,
-    metadata: PageMetadata,
+    /// `ListMeta`, which Go always writes.
+    metadata: Option<PageMetadata>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,8 +39,7 @@ enum Place {
 
 impl ProtobufList {
     pub(super) fn new(kind: ResourceKind) -> Self {
-        let (place, metadata) = (Place::Prefix, PageMetadata::default());
-        Self { kind, place, unread: Vec::new(), metadata }
+        Self { kind, place: Place::Prefix, unread: Vec::new(), metadata: None }
     }
 
     pub(super) fn read(&mut self, chunk: &[u8]) -> Result<Vec<Item>> {
@@ -60,7 +60,9 @@ impl ProtobufList {
         if self.place != Place::Rest || !self.unread.is_empty() {
             return Err(Error::custom("a list that is cut off"));
         }
-        Ok(PageEnd::from(self.metadata))
+        // An empty list would remove all that there is.
+        let missing = || Error::custom("a list without its metadata");
+        self.metadata.map(PageEnd::from).ok_or_else(missing)
     }
 
     /// Takes what comes next, and returns its length; nothing if it is not complete.
@@ -97,7 +99,6 @@ impl ProtobufList {
     fn take_from_envelope(&mut self, unread: &[u8], has_kind: bool) -> Result<Option<usize>> {
         let Some(head) = Head::read(unread)? else { return Ok(None) };
         if head.number == RAW {
-            // An empty list would remove all that there is.
             if !head.has_bytes() {
                 return Err(Error::custom("an envelope without an object"));
             }
@@ -110,7 +111,7 @@ impl ProtobufList {
         let Some((head, value)) = whole_field(unread, LONGEST_FRAME)? else { return Ok(None) };
         match (head.number, value) {
             (TYPE_META, Value::Bytes(type_meta)) => {
-                check_kind(kind(type_meta)?, &format!("{}List", self.kind.name()))?;
+                check_kind(&kind(type_meta)?, &format!("{}List", self.kind.name()))?;
                 self.place = Place::Envelope { has_kind: true };
             }
             other => check_rest(other)?,
@@ -135,7 +136,8 @@ impl ProtobufList {
         };
         match (head.number, value) {
             (METADATA, Value::Bytes(metadata)) => {
-                self.metadata = PageMetadata::deserialize(MessageReader::new(LIST_META, metadata))?;
+                let metadata = MessageReader::new(LIST_META, metadata);
+                self.metadata = Some(PageMetadata::deserialize(metadata)?);
             }
             (ITEMS, Value::Bytes(item)) => {
                 items.push(Item::decode(self.kind, Encoded::Protobuf(item)));

@@ -88,8 +88,7 @@ impl Follower {
                 parameters.continue_token = Some(next);
                 continue;
             }
-            let missing = || Failure::Garbage("a list without its resourceVersion".to_owned());
-            self.saw(page.resource_version.ok_or_else(missing)?);
+            self.saw(page.resource_version.ok_or_else(without_version)?);
             break;
         }
         self.lists = Lists::Cached;
@@ -166,7 +165,8 @@ impl Follower {
         let request = request.map_err(|error| not_a_request(&error))?;
         let body = self.objects.list(request).await;
         let mut body = body.map_err(|failure| self.failure(failure))?;
-        let mut reader = ListReader::new(self.kind, body.encoding);
+        let encoding = body.encoding(LIST_PATIENCE).await?;
+        let mut reader = ListReader::new(self.kind, encoding);
         while let Some(chunk) = body.chunk(LONGEST_LIST, LIST_PATIENCE).await? {
             self.metrics.heard(self.kind);
             self.listed(reader.read(&chunk).map_err(|error| not_a_list(&error))?).await?;
@@ -199,6 +199,11 @@ pub(in super::super) fn not_a_list(error: &serde_json::Error) -> Failure {
     Failure::garbage("not a list", error)
 }
 
+/// A list without its version may have been cut.
+pub(in super::super) fn without_version() -> Failure {
+    Failure::Garbage("a list without its resourceVersion".to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use kube::Client;
@@ -218,7 +223,7 @@ mod tests {
         let metrics = ClientMetrics::new("127.0.0.1").unwrap();
         let backoff = Backoff::default();
         let kind = ResourceKind::Service;
-        let objects = Objects::new(client);
+        let objects = Objects::new(client, false);
         let mut follower = Follower::new(objects, kind, "n".to_owned(), backoff, reports, metrics);
         follower.begin_list().await.unwrap();
         // Pages are one list.
