@@ -241,7 +241,7 @@ async fn what_holds_the_dispatch_up_is_reported_every_ten_minutes_until_it_is_th
     assert!((30..50).contains(&minutes), "{minutes}");
     let others = held_up(&world);
     let (last, repeated) = others.split_last().unwrap();
-    assert_eq!(last, "held up no more");
+    assert_eq!(last, "stalled no more");
     assert_eq!(u64::try_from(repeated.len()).unwrap(), minutes / 10, "{repeated:?}");
     assert!(repeated.iter().all(|report| *report == first[0]), "{repeated:?}");
     assert!(!world.now().is_held_up);
@@ -265,7 +265,7 @@ async fn rules_that_are_refused_before_the_dispatch_or_with_it_hold_it_up() {
         assert!(reports[0].contains("lacks prerequisites: write"), "{n_accepted}: {reports:?}");
         assert!(is_led_by_rules(&world.fake.actual()) && !world.now().in_sync_once);
         world.until("in sync", |status, _| status.in_sync_once).await;
-        assert_eq!(held_up(&world).last().unwrap(), "held up no more");
+        assert_eq!(held_up(&world).last().unwrap(), "stalled no more");
         assert!(!world.now().is_held_up && !is_led_by_rules(&world.fake.actual()));
         assert_eq!(*violations.lock().unwrap(), [""; 0]);
         world.assert_converged(&[]);

@@ -41,7 +41,7 @@ impl Observer for Reports {
             Report::HandDrained(HandDrainReport { note, count, .. }) => {
                 format!("{note} ({count} in force)")
             }
-            Report::HeldUp(None) => "held up no more".to_owned(),
+            Report::HeldUp(None) => "stalled no more".to_owned(),
             Report::HeldUp(Some(note)) => format!("stalled: {note}"),
             Report::Served => SERVED.to_owned(),
             Report::FullSpeed(true) => "full speed".to_owned(),

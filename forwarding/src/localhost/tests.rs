@@ -399,7 +399,9 @@ fn a_failure_says_what_to_do() {
          Service cannot be reached there; kube-ipvs retries"
     );
     assert!(failure(io::ErrorKind::AddrInUse).contains("`ss -ltnp`"));
-    assert!(failure(io::ErrorKind::AddrNotAvailable).contains(": No; the Service is not reached"));
+    assert!(
+        failure(io::ErrorKind::AddrNotAvailable).contains(": No; the Service cannot be reached")
+    );
 }
 
 fn round_ended(observer: &mut LocalhostObserver, kind: RoundKind) {

@@ -759,7 +759,7 @@ fn a_set_that_would_have_too_many_entries_is_told_of_once() {
     assert_eq!(plan(&mut planner, [Event::ServiceRemoved(one.name.clone())]).overfull, []);
     let again = plan(&mut planner, [service(one)]).overfull;
     let texts: Vec<String> = again.iter().map(ToString::to_string).collect();
-    assert!(texts[0].contains("limits.setSize (1) is reached: set KUBE-CLUSTER-IP should have 2"));
+    assert!(texts[0].contains("limits.setSize (1) is reached: set KUBE-CLUSTER-IP needs 2"));
 }
 
 #[test]

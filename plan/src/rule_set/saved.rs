@@ -170,12 +170,8 @@ impl fmt::Display for Comparison {
         let misplaced =
             misplaced.map(|jump| format!("{jump}: jump in the wrong order, or more than once"));
         let portals = self.portal_jumps.iter();
-        let portals = portals.map(|(from, rule)| {
-            format!(
-                "nat: {from} has `{rule}`, which belongs to another \
-                                                mode"
-            )
-        });
+        let portals = portals
+            .map(|(from, rule)| format!("nat: {from} has `{rule}`, which belongs to another mode"));
         let absent = self.absent_shared.iter();
         let absent = absent.map(|(table, chain)| format!("{table}: chain {chain} is missing"));
         let rules = self.missing_rules.iter();

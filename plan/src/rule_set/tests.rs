@@ -804,7 +804,7 @@ fn jumps_to_relays_go_with_the_dispatch() {
     let with = saved.replacen("COMMIT", &format!("-A PREROUTING {jump}\nCOMMIT"), 1);
     let found = rule_set.compare(&with);
     assert!(!found.matches());
-    assert!(found.to_string().contains("of another mode"), "{found}");
+    assert!(found.to_string().contains("belongs to another mode"), "{found}");
     let input = rule_set.restore_input(&found);
     let nat = input.split("COMMIT").find(|table| table.contains("*nat")).unwrap();
     assert!(nat.contains(&format!("-D PREROUTING {jump}\n")), "{input}");
