@@ -124,7 +124,9 @@ async fn the_first_service_does_not_wait_for_the_others() {
     assert!(log[..bound].iter().all(is_early), "{:?}", &log[..bound]);
     let reports = world.reports.take();
     let rounds = reports.iter().filter(|it| it.starts_with("end of comparison")).count();
-    assert_eq!(rounds, 4, "{reports:?}");
+    assert_eq!(rounds, 5, "one for itself, then of 256: {rounds}");
+    let planned = reports.iter().find_map(|it| it.strip_prefix("planned "));
+    assert_eq!(planned, Some("5"), "nothing of another Service");
     world.assert_converged(&[]);
 }
 

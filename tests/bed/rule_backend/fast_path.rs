@@ -230,7 +230,7 @@ fn internal_frontends_of_routed_services_are_local_by_a_route() {
         for from in [outside, pod, bed.node()] {
             let tally = bed.ask(from, protocol, (ip(ADDRESSES[0]), 80), 4);
             assert_shares(&tally, &[("pod1-1", 2), ("pod2-1", 2)]);
-            // Nobody is to ask an internal frontend, or what is beside it.
+            // Clients that ask an internal frontend, or what is beside it, are refused.
             for address in ["250.96.0.10", "250.96.0.77"] {
                 let question = Question::new(protocol, (ip(address), 80));
                 let refused = bed::ask(from, question.within(Duration::from_secs(1)));
