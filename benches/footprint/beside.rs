@@ -88,7 +88,7 @@ impl Extent {
 }
 
 /// Measures both, one after the other, and prints a table.
-pub(crate) fn measure(sizes: &[Size], extent: Extent, peer: Program) -> Result<()> {
+pub(crate) fn measure(sizes: &[Size], extent: Extent, peer: &Program) -> Result<()> {
     let ours = Program { path: bed::program(), flags: Vec::new() };
     for size in sizes.iter().copied() {
         ensure!(size.services > 0 && size.endpoints > 0, "a Service with an endpoint is needed");
@@ -96,8 +96,8 @@ pub(crate) fn measure(sizes: &[Size], extent: Extent, peer: Program) -> Result<(
             let figures = Place::build(size).and_then(|place| place.measure(program, extent));
             figures.with_context(|| program.path.display().to_string())
         };
-        let (ours, peers) = (one(&ours)?, one(&peer)?);
-        print(size, [&ours, &peers], &peer);
+        let (ours, peers) = (one(&ours)?, one(peer)?);
+        print(size, [&ours, &peers], peer);
     }
     Ok(())
 }

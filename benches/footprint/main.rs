@@ -78,7 +78,7 @@ fn measure_beside(sizes: &str, extent: &str, path: &str, flags: &[&str]) -> Resu
     let extent = if extent == "short" { beside::Extent::SHORT } else { beside::Extent::LONG };
     let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
     let peer = beside::Program { path: PathBuf::from(path), flags };
-    beside::measure(&sizes.context("sizes are like 10000x10")?, extent, peer)
+    beside::measure(&sizes.context("sizes are like 10000x10")?, extent, &peer)
 }
 
 fn measure_all(arguments: &[String]) -> Result<()> {
