@@ -16,7 +16,8 @@ use syntax::counted::counted;
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 #[command(after_help = "Example: kube-ipvs status\n\n\
     The exit code is 1 while the node is not whole: the kernel is not in sync, changes wait, a write is retried, \
-    sysctls are wrong, the kernel cannot be read, a switch is held up, or changes do not arrive from the API server. \
+    sysctls are wrong, the kernel cannot be read, a switch is held up, the configuration file is rejected, or \
+    changes do not arrive from the API server. \
     The first lines say which.")]
 pub struct Arguments {}
 
