@@ -16,6 +16,7 @@ pub struct Programmed {
     real_servers: IntGauge,
     addresses: IntGauge,
     services_with_problems: IntGauge,
+    services_not_served: IntGauge,
     sets: Vec<Fill>,
 }
 
@@ -52,8 +53,13 @@ impl Programmed {
             addresses: make.gauge("kube_ipvs_addresses", "Number of addresses that the interface kube-ipvs0 should have.")?,
             services_with_problems: make.gauge(
                 "kube_ipvs_services_with_problems",
-                "Number of Services that cannot be served as they are written. The log and an Event of each \
-                 Service have the reason.",
+                "Number of Services with something wrong, also if it is only an annotation without effect. The log \
+                 and an Event of each Service have the reason.",
+            )?,
+            services_not_served: make.gauge(
+                "kube_ipvs_services_not_served",
+                "Number of Services of which an address or port is not served on this node. The log and an Event \
+                 of each Service have the reason.",
             )?,
             sets: families.iter().copied().flat_map(SetId::all).map(fill).collect(),
         })
@@ -66,6 +72,7 @@ impl Programmed {
         self.real_servers.set(gauge(desired.n_real_servers()));
         self.addresses.set(gauge(desired.n_addresses()));
         self.services_with_problems.set(gauge(planner.n_with_problems()));
+        self.services_not_served.set(gauge(planner.n_not_served()));
         for Fill { set, entries, capacity } in &self.sets {
             entries.set(gauge(desired.n_entries(*set)));
             capacity.set(i64::from(planner.set_sizes().capacity(*set).entries()));
