@@ -109,4 +109,5 @@ fn the_role_allows_what_the_program_asks_for() {
         }
     }
     assert!(allows("events.k8s.io", "events", "create"));
+    assert!(allows("networking.k8s.io", "servicecidrs", "list"), "serviceRoutes: auto asks");
 }
