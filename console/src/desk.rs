@@ -1,5 +1,7 @@
 //! The desk: parts of the program that answers are made from.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Instant, SystemTime};
 
 use plan::mode::Mode;
@@ -36,6 +38,8 @@ pub struct Desk {
     pub settings: Settings,
     /// Reason for which the mode is not the preferred one; none: it is.
     pub fallen_back: Option<String>,
+    /// True while the configuration file has something that cannot be used.
+    pub configuration_rejected: Arc<AtomicBool>,
     /// Limits of the host that Services feel, in words.
     pub limits: Vec<String>,
     /// Metrics of following the API server; none: the source is a folder of manifests.

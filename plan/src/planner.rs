@@ -376,6 +376,12 @@ impl Planner {
         self.reports.len()
     }
 
+    /// Returns the number of Services of which a part is not served, as of the last plan.
+    #[must_use]
+    pub fn n_not_served(&self) -> usize {
+        self.reports.n_not_served()
+    }
+
     /// Everything that this Service asks for.
     #[must_use]
     pub fn asked_for_by(&self, service: &ServiceName) -> HashSet<Subject> {

@@ -276,6 +276,34 @@ const ONLY_IPVS: &str = "only IPVS mode has schedulers, weights and a drain dead
 const ONLY_IPVS_SCHEDULES: &str = "only IPVS mode has schedulers and weights";
 
 impl Problem {
+    /// True if an address or port of the Service is not served because of it.
+    ///
+    /// False for what is served in another way, for an address that its own node serves, for NodePorts that
+    /// the configuration gives no address, and for problems that are not listed.
+    #[must_use]
+    pub const fn leaves_out(&self) -> bool {
+        match self {
+            Self::ImpossibleAddress { .. }
+            | Self::AddressOfApiServer { .. }
+            | Self::InsidePodNetwork { .. }
+            | Self::FrontendTaken { .. }
+            | Self::FrontendTwice { .. }
+            | Self::InternalFrontendTaken { .. }
+            | Self::NoInternalFrontend { .. }
+            | Self::LimitReached { .. }
+            | Self::NotRelayed { .. }
+            | Self::TooManyProxyPorts { .. }
+            | Self::NotBalanced { .. } => true,
+            Self::AddressOfNode { .. }
+            | Self::PortOfListener { .. }
+            | Self::SchedulerMissing { .. }
+            | Self::NoNodePortAddress { .. }
+            | Self::SchedulerNotAllowed { .. }
+            | Self::NoEffect { .. }
+            | Self::More { .. } => false,
+        }
+    }
+
     /// Writes what is wrong with an address.
     fn write_address(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -9,6 +9,8 @@ use crate::problem::Problem;
 pub(crate) struct Reports {
     /// No empty lists.
     services: HashMap<ServiceName, Vec<Problem>>,
+    /// Number of Services of which a part is not served.
+    n_not_served: usize,
 }
 
 /// Differences from the last report.
@@ -24,6 +26,11 @@ impl Reports {
     /// Number of Services with problems.
     pub(crate) fn len(&self) -> usize {
         self.services.len()
+    }
+
+    /// Number of Services of which a part is not served.
+    pub(crate) const fn n_not_served(&self) -> usize {
+        self.n_not_served
     }
 
     /// The problems of a Service.
@@ -42,6 +49,13 @@ impl Reports {
         if former == problems {
             return;
         }
+        let is_served = |problems: &[Problem]| !problems.iter().any(Problem::leaves_out);
+        match (is_served(former), is_served(&problems)) {
+            (true, false) => self.n_not_served += 1,
+            (false, true) => self.n_not_served -= 1,
+            _ => {}
+        }
+        let former = self.of(&service);
         let new = problems.iter().filter(|problem| !former.contains(problem));
         let new: Vec<Problem> = new.cloned().collect();
         if !new.is_empty() {

@@ -77,17 +77,6 @@ pub struct ListenError {
     pub source: io::Error,
 }
 
-impl ListenError {
-    /// Returns the `reason` of the Event, which is kube-proxy's.
-    #[must_use]
-    pub const fn reason(&self) -> &'static str {
-        match self.server {
-            Server::Health => "FailedToStartProxierHealthcheck",
-            Server::Metrics => "FailedToStartMetricServer",
-        }
-    }
-}
-
 /// Lets the process open as many files as it may at all. Every Service with a health check needs
 /// one for each family, and the limit that a process starts with is often 1,024.
 pub fn raise_open_files() {

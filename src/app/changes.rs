@@ -2,6 +2,7 @@
 //! by a signal, a host that can do the preferred mode again.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context as _;
 use plan::mode::Mode;
@@ -10,10 +11,9 @@ use prometheus::IntGauge;
 use tokio_util::task::TaskTracker;
 use tracing::{error, info};
 
-use super::former_mode::SWITCH_FAILED;
 use super::orders::Orders;
 use super::source::check;
-use crate::events::{EventRecorder, NewEvent, Regarding};
+use crate::events::{EventRecorder, NewEvent, Reason, Regarding};
 use config::watch::{self, Check, Refusal, Rejected, SPREAD};
 use config::{Arguments, Configuration};
 use node::host;
@@ -44,6 +44,8 @@ pub(super) struct Changes<'a> {
     pub(super) configured: &'a Configuration,
     /// Content of the file that could not be served with, if there is one.
     pub(super) rejected: Option<Rejected>,
+    /// True while the file has something that cannot be used, for the console.
+    pub(super) is_rejected: Arc<AtomicBool>,
     pub(super) orders: &'a mut Orders,
 }
 
@@ -60,10 +62,14 @@ pub(super) struct Surroundings {
 
 impl Changes<'_> {
     /// Ready with the first change that can be followed. One that cannot is reported: the node goes
-    /// on serving as it does. `is_rejected` is 1 as long as the file has one.
-    pub(super) async fn next(self, cx: Surroundings, is_rejected: IntGauge) -> Consequence {
-        let Self { arguments, configured, rejected, orders } = self;
-        let in_file = file_changed(arguments, configured, rejected, cx.clone(), is_rejected);
+    /// on serving as it does. `gauge` is 1 as long as the file has one.
+    pub(super) async fn next(self, cx: Surroundings, gauge: IntGauge) -> Consequence {
+        let Self { arguments, configured, rejected, is_rejected, orders } = self;
+        let note = move |cannot_be_used: bool| {
+            gauge.set(cannot_be_used.into());
+            is_rejected.store(cannot_be_used, Ordering::Relaxed);
+        };
+        let in_file = file_changed(arguments, configured, rejected, cx.clone(), note);
         tokio::select! {
             consequence = in_file => consequence,
             switch = ordered(arguments, configured, orders, cx) => Consequence::Switch(switch),
@@ -77,7 +83,7 @@ async fn file_changed(
     configured: &Configuration,
     rejected: Option<Rejected>,
     cx: Surroundings,
-    is_rejected: IntGauge,
+    note_rejected: impl Fn(bool),
 ) -> Consequence {
     let Some(file) = configured.file.clone() else { return std::future::pending().await };
     let reason = format!("the configuration file {} has changed", file.path.display());
@@ -96,7 +102,7 @@ async fn file_changed(
         Ok(watch::Change::TakeOn(Box::new(new)))
     });
     let report = |cannot_be_used: bool, news: Option<&Refusal>| {
-        is_rejected.set(cannot_be_used.into());
+        note_rejected(cannot_be_used);
         if let Some(Refusal { lacking: Some(mode), problem }) = news {
             cx.report_failure(*mode, problem);
         }
@@ -160,6 +166,11 @@ impl Surroundings {
             wanted.title()
         );
         error!("{note}");
-        self.recorder.record(NewEvent::warning(Regarding::Node, SWITCH_FAILED, "SwitchMode", note));
+        self.recorder.record(NewEvent::warning(
+            Regarding::Node,
+            Reason::ModeSwitchFailed,
+            "SwitchMode",
+            note,
+        ));
     }
 }

@@ -19,7 +19,7 @@ use tracing::{debug, info, warn};
 
 use super::localhost::NodePortsOnLocalhost;
 use super::relay::RunningRelay;
-use crate::events::{EventRecorder, NewEvent, Regarding, Severity};
+use crate::events::{EventRecorder, NewEvent, Reason, Regarding, Severity};
 use kernel::rules::{Backend, ProgramsRun, programs_run};
 use node::cleanup::left::LeftByIpvs;
 use node::cleanup::sockets::ServiceAddresses;
@@ -166,7 +166,7 @@ impl FormerMode {
                      {}; existing IPVS connections continue until they end, or until drainDeadline",
                     self.settings.mode.title()
                 );
-                self.recorder.record(event(Severity::Normal, SWITCHING, note));
+                self.recorder.record(event(Severity::Normal, Reason::ModeSwitching, note));
             }
             was_left = true;
             self.status.wait_for(|status| status.n_left_by_ipvs != Some(n_left)).await.ok()?;
@@ -255,25 +255,20 @@ async fn until_complete<'a>(
     }
 }
 
-const SWITCHING: &str = "ModeSwitching";
-const SWITCHED: &str = "ModeSwitched";
-/// Reason of the Event of a node that cannot serve in another mode.
-pub(super) const SWITCH_FAILED: &str = "ModeSwitchFailed";
-
 /// Returns the Event of a node that begins to serve in another mode, or rolls back to one.
 fn begun(mode: Mode, Former { mode: former, reason, has_failed }: &Former) -> NewEvent {
     if *has_failed {
         let note = format!("this node rolls back to {}: {reason}", mode.title());
-        return event(Severity::Warning, SWITCH_FAILED, note);
+        return event(Severity::Warning, Reason::ModeSwitchFailed, note);
     }
     if *former == mode {
         let note =
             format!("this node serves in {} with another configuration: {reason}", mode.title());
-        return event(Severity::Normal, "ConfigurationChanged", note);
+        return event(Severity::Normal, Reason::ConfigurationChanged, note);
     }
     let (former, mode) = (former.title(), mode.title());
     let note = format!("this node switches from {former} to {mode}: {reason}");
-    event(Severity::Normal, SWITCHING, note)
+    event(Severity::Normal, Reason::ModeSwitching, note)
 }
 
 /// Returns the Event of a node that has left another mode; none if there was nothing to leave.
@@ -301,10 +296,10 @@ fn ended(
         );
         (Severity::Normal, note)
     };
-    Some(event(severity, SWITCHED, note))
+    Some(event(severity, Reason::ModeSwitched, note))
 }
 
-fn event(severity: Severity, reason: &'static str, note: String) -> NewEvent {
+fn event(severity: Severity, reason: Reason, note: String) -> NewEvent {
     NewEvent::new(Regarding::Node, severity, reason, "SwitchMode", note)
 }
 
@@ -324,16 +319,16 @@ mod tests {
     #[test]
     fn a_node_that_goes_back_to_a_mode_warns_of_the_other() {
         let said = begun(Mode::Iptables, &mk_former());
-        assert_eq!((said.reason, said.severity), ("ModeSwitching", Severity::Normal));
+        assert_eq!((said.reason, said.severity), (Reason::ModeSwitching, Severity::Normal));
         assert_eq!(
             said.note,
             "this node switches from IPVS mode to iptables mode: asked by a signal"
         );
         let said = begun(Mode::Ipvs, &mk_former());
         let note = "this node serves in IPVS mode with another configuration: asked by a signal";
-        assert_eq!((said.reason, said.note.as_str()), ("ConfigurationChanged", note));
+        assert_eq!((said.reason, said.note.as_str()), (Reason::ConfigurationChanged, note));
         let said = begun(Mode::Iptables, &Former { has_failed: true, ..mk_former() });
-        assert_eq!((said.reason, said.severity), ("ModeSwitchFailed", Severity::Warning));
+        assert_eq!((said.reason, said.severity), (Reason::ModeSwitchFailed, Severity::Warning));
         assert_eq!(said.note, "this node rolls back to iptables mode: asked by a signal");
     }
 

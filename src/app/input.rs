@@ -5,7 +5,7 @@ use plan::model::{Family, Node, ObjectName};
 use tokio::sync::mpsc;
 use tracing::warn;
 
-use crate::events::{EventRecorder, Extent, NewEvent, Regarding, Severity};
+use crate::events::{EventRecorder, Extent, NewEvent, Reason, Regarding, Severity};
 use config::Configuration;
 use config::warnings::{Mismatch, Situation};
 use reconcile::Input;
@@ -120,7 +120,7 @@ pub(super) fn event_of(warning: Warning) -> Option<NewEvent> {
     Some(NewEvent {
         regarding,
         severity: Severity::Warning,
-        reason: "NotUsable",
+        reason: Reason::NotUsable,
         action: "ReadObject",
         note: warning.text,
         extent: Extent::Cluster,

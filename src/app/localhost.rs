@@ -12,7 +12,7 @@ use prometheus::{IntCounterVec, IntGauge, Opts};
 use tokio::sync::{mpsc, watch};
 
 use super::threads::QUEUE;
-use crate::events::{EventRecorder, NewEvent, Regarding};
+use crate::events::{EventRecorder, NewEvent, Reason, Regarding};
 use forwarding::localhost::{
     self, LocalhostObserver, LocalhostThread, Meters, NodePortListenFailure,
 };
@@ -88,7 +88,7 @@ async fn report(
     while let Some(failure) = failures.recv().await {
         recorder.lock().record(NewEvent::warning(
             Regarding::Service(failure.service.clone()),
-            "FailedToListenOnLocalhost",
+            Reason::FailedToListenOnLocalhost,
             "Listen",
             failure.to_string(),
         ));

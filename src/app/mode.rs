@@ -8,7 +8,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, info, warn};
 
 use super::changes::{Consequence, Switch};
-use crate::events::{EventRecorder, NewEvent, Regarding, Severity};
+use crate::events::{EventRecorder, NewEvent, Reason, Regarding, Severity};
 use config::Configuration;
 use config::mode::Fallback;
 use config::words::OnReturn;
@@ -80,7 +80,7 @@ async fn end_or_stay(note: &str, fallback: Fallback, recorder: &EventRecorder) -
     };
     let note = format!("{note}: {follows}");
     info!("{note}");
-    recorder.record(event(Severity::Normal, "ModeAvailable", note.clone()));
+    recorder.record(event(Severity::Normal, Reason::ModeAvailable, note.clone()));
     let consequence = match fallback.on_return {
         OnReturn::Stay => return std::future::pending().await,
         OnReturn::Restart => Return::Restart(note),
@@ -106,15 +106,15 @@ impl Return {
 /// Reports the families that are not served, although the kernel has them.
 pub(super) fn report_dropped(families: &[String], recorder: &EventRecorder) {
     for why in families {
-        recorder.record(event(Severity::Warning, "FamilyNotServed", why.clone()));
+        recorder.record(event(Severity::Warning, Reason::FamilyNotServed, why.clone()));
     }
 }
 
 fn fallback_event(fallen_back: &FallenBack) -> NewEvent {
-    event(Severity::Warning, "ModeFallback", fallen_back.to_string())
+    event(Severity::Warning, Reason::ModeFallback, fallen_back.to_string())
 }
 
-fn event(severity: Severity, reason: &'static str, note: String) -> NewEvent {
+fn event(severity: Severity, reason: Reason, note: String) -> NewEvent {
     NewEvent::new(Regarding::Node, severity, reason, "ChooseMode", note)
 }
 
@@ -173,7 +173,7 @@ mod tests {
             missing: vec!["no ip_vs".to_owned()],
         };
         let event = fallback_event(&fallen_back);
-        assert_eq!((&event.regarding, event.reason), (&Regarding::Node, "ModeFallback"));
+        assert_eq!((&event.regarding, event.reason), (&Regarding::Node, Reason::ModeFallback));
         assert_eq!(event.severity, Severity::Warning);
         assert!(event.note.ends_with("falling back to iptables mode: no ip_vs"), "{}", event.note);
     }

@@ -3,7 +3,7 @@
 use plan::planner::Planner;
 use tracing::warn;
 
-use crate::events::{EventRecorder, NewEvent, Regarding};
+use crate::events::{EventRecorder, NewEvent, Reason, Regarding};
 use reconcile::observer::{Observer, Report};
 
 /// Number of virtual servers for NodePorts from which on there is a warning. They are some 15 MB.
@@ -47,7 +47,7 @@ impl Observer for NodePortObserver {
         warn!("{note}");
         self.recorder.record(NewEvent::warning(
             Regarding::Node,
-            "ManyNodePortAddresses",
+            Reason::ManyNodePortAddresses,
             "Plan",
             note,
         ));

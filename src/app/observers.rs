@@ -6,7 +6,7 @@ use std::time::Duration;
 use plan::planner::Plan;
 use tokio::time::Instant;
 
-use crate::events::{EventRecorder, NewEvent, Regarding, Severity};
+use crate::events::{EventRecorder, NewEvent, Reason, Regarding, Severity};
 use kernel::ReadError;
 use reconcile::observer::{HandDrainReport, Observer, Report, Round};
 
@@ -37,7 +37,7 @@ impl EventObserver {
         if self.unread.len() < MOST_UNREAD && self.unread.insert(error.what.clone()) {
             self.recorder.record(NewEvent::warning(
                 Regarding::Node,
-                "KernelReadFailed",
+                Reason::KernelReadFailed,
                 "ReadKernel",
                 format!("{error}. Everything else is served; kube-ipvs retries every 5 s"),
             ));
@@ -54,7 +54,7 @@ impl EventObserver {
         for overfull in &plan.overfull {
             self.recorder.record(NewEvent::warning(
                 Regarding::Node,
-                "LimitReached",
+                Reason::LimitReached,
                 "ProgramService",
                 overfull.to_string(),
             ));
@@ -74,7 +74,7 @@ impl EventObserver {
             self.is_recorded = true;
             self.recorder.record(NewEvent::warning(
                 Regarding::Node,
-                "KernelRefuses",
+                Reason::KernelRefuses,
                 "ProgramNode",
                 format!(
                     "writing kernel objects that Services need has failed for {} s: {}: {}",
@@ -89,7 +89,7 @@ impl EventObserver {
     fn sysctl_warning(&mut self, note: &str) {
         self.recorder.record(NewEvent::warning(
             Regarding::Node,
-            "SysctlChanged",
+            Reason::SysctlChanged,
             "SetSysctl",
             note.to_owned(),
         ));
@@ -99,7 +99,7 @@ impl EventObserver {
         self.recorder.record(NewEvent::new(
             Regarding::Node,
             Severity::Normal,
-            if report.has_begun { "EndpointDrained" } else { "EndpointUndrained" },
+            if report.has_begun { Reason::EndpointDrained } else { Reason::EndpointUndrained },
             "DrainEndpoint",
             report.note.to_owned(),
         ));
@@ -108,7 +108,7 @@ impl EventObserver {
     fn held_up(&mut self, note: &str) {
         self.recorder.record(NewEvent::warning(
             Regarding::Node,
-            "ModeSwitchHeldUp",
+            Reason::ModeSwitchHeldUp,
             "SwitchMode",
             note.to_owned(),
         ));

@@ -15,7 +15,7 @@ use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts};
 use tokio::sync::mpsc;
 use tracing::error;
 
-use crate::events::{EventRecorder, NewEvent, Regarding};
+use crate::events::{EventRecorder, NewEvent, Reason, Regarding};
 use config::Configuration;
 use forwarding::planned::{PlannedPorts, PortsByService, ServicesWithPorts};
 use forwarding::relay::{self, Meters, NoProxyPort, Relay, Reports, Settings};
@@ -156,7 +156,7 @@ fn settings(configuration: &Configuration) -> Settings {
 fn listen_failure(id: &ProxyPortId, failure: &NoProxyPort) -> NewEvent {
     NewEvent::warning(
         Regarding::Service(id.service.clone()),
-        "FailedToListenOnProxyPort",
+        Reason::FailedToListenOnProxyPort,
         "Listen",
         format!("Service port {id} is not served: {failure}; kube-ipvs retries"),
     )

@@ -10,6 +10,7 @@ mod observation;
 use std::convert::Infallible;
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, bail};
@@ -188,7 +189,6 @@ async fn serve_at_work(
     let threads = Threads::start(at_work, Arc::clone(&program.serving))
         .context("start the threads other than the event loop")
         .map_err(TenureError::NotReady)?;
-    let last_changes = program.last_route_changes.clone();
     let Program { arguments, configured, log, shutdown, families, relay, localhost, .. } = program;
     let served = to_keep(former.as_ref(), families);
     let (source, host) = tokio::select! {
@@ -211,10 +211,11 @@ async fn serve_at_work(
     let mut observers = observers_of_mode(settings.mode, relay.as_ref());
     let (inquiries, questions) = inquiry::inquiries();
     observers.push(Box::new(log.journal.observer()));
-    let repairs = Repairs::default();
+    let (repairs, is_rejected) = (Repairs::default(), Arc::<AtomicBool>::default());
     observers.push(Box::new(repairs.observer()));
     note_beginning(&log.journal, settings.mode, former.as_ref());
     let desk = Desk {
+        configuration_rejected: Arc::clone(&is_rejected),
         inquiries: inquiries.clone(),
         journal: log.journal.clone(),
         log: log.lines.clone(),
@@ -238,7 +239,7 @@ async fn serve_at_work(
         settings: settings.clone(),
         cluster: source.cluster_questions(threads.source.handle()),
         inquiries: inquiries.clone(),
-        last_changes,
+        last_changes: program.last_route_changes.clone(),
     };
     let parts = Parts {
         route_watch,
@@ -261,7 +262,7 @@ async fn serve_at_work(
         set_verbosity: log.verbosity.clone().into_setter(),
     };
     let (rejected, orders) = (program.rejected.clone(), &mut program.orders);
-    let changes = Changes { arguments, configured, rejected, orders };
+    let changes = Changes { arguments, configured, rejected, is_rejected, orders };
     let ended = parts.run(&threads, at_work, shutdown.requested(), changes).await;
     ended.map_err(TenureError::Failed)
 }

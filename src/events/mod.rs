@@ -9,6 +9,7 @@
 //! is published again an hour or two later, by other nodes.
 
 mod publish;
+mod reason;
 #[cfg(test)]
 mod tests;
 mod throttle;
@@ -25,6 +26,7 @@ use tokio::sync::mpsc;
 use tracing::debug;
 
 pub use publish::{EventReporter, Publisher};
+pub use reason::Reason;
 
 /// Capacity of the queue of Events to publish. Further Events are dropped.
 const QUEUE: usize = 256;
@@ -39,8 +41,7 @@ pub struct NewEvent {
     pub regarding: Regarding,
     /// `type`.
     pub severity: Severity,
-    /// `reason`: one word for machines.
-    pub reason: &'static str,
+    pub reason: Reason,
     /// `action`: what was tried.
     pub action: &'static str,
     /// `note`: a sentence for people.
@@ -157,7 +158,7 @@ impl NewEvent {
     pub fn new(
         regarding: Regarding,
         severity: Severity,
-        reason: &'static str,
+        reason: Reason,
         action: &'static str,
         note: String,
     ) -> Self {
@@ -168,7 +169,7 @@ impl NewEvent {
     #[must_use]
     pub fn warning(
         regarding: Regarding,
-        reason: &'static str,
+        reason: Reason,
         action: &'static str,
         note: String,
     ) -> Self {
@@ -195,7 +196,7 @@ impl NewEvent {
     /// of one node a name of its own.
     fn event_name(&self, object: &str, uid: &str, unique: u64) -> String {
         let mut hasher = DefaultHasher::new();
-        (&self.regarding, uid, self.reason, &self.note).hash(&mut hasher);
+        (&self.regarding, uid, self.reason.name(), &self.note).hash(&mut hasher);
         if self.extent == Extent::ThisNode {
             unique.hash(&mut hasher);
         }
@@ -222,25 +223,25 @@ impl fmt::Display for Regarding {
     }
 }
 
-fn reason(problem: &Problem) -> &'static str {
+fn reason(problem: &Problem) -> Reason {
     match problem {
-        Problem::ImpossibleAddress { .. } => "AddressNotPossible",
-        Problem::AddressOfNode { .. } => "AddressOfNode",
-        Problem::PortOfListener { .. } => "PortOfListener",
-        Problem::AddressOfApiServer { .. } => "AddressOfApiServer",
-        Problem::InsidePodNetwork { .. } => "AddressInsidePodNetwork",
-        Problem::FrontendTaken { .. } => "FrontendTaken",
-        Problem::FrontendTwice { .. } => "FrontendTwice",
-        Problem::InternalFrontendTaken { .. } => "InternalFrontendTaken",
-        Problem::NoInternalFrontend { .. } => "NoInternalFrontend",
-        Problem::SchedulerMissing { .. } => "SchedulerMissing",
-        Problem::NoNodePortAddress { .. } => "NoNodePortAddress",
-        Problem::SchedulerNotAllowed { .. } => "SchedulerNotAllowed",
-        Problem::LimitReached { .. } => "LimitReached",
-        Problem::NoEffect { .. } => "NoEffectInMode",
-        Problem::TooManyProxyPorts { .. } => "LimitReached",
-        Problem::NotRelayed { .. } => "NotServedInMode",
-        Problem::NotBalanced { .. } => "NotServedByKernel",
-        Problem::More { .. } => "MoreProblems",
+        Problem::ImpossibleAddress { .. } => Reason::AddressNotPossible,
+        Problem::AddressOfNode { .. } => Reason::AddressOfNode,
+        Problem::PortOfListener { .. } => Reason::PortOfListener,
+        Problem::AddressOfApiServer { .. } => Reason::AddressOfApiServer,
+        Problem::InsidePodNetwork { .. } => Reason::AddressInsidePodNetwork,
+        Problem::FrontendTaken { .. } => Reason::FrontendTaken,
+        Problem::FrontendTwice { .. } => Reason::FrontendTwice,
+        Problem::InternalFrontendTaken { .. } => Reason::InternalFrontendTaken,
+        Problem::NoInternalFrontend { .. } => Reason::NoInternalFrontend,
+        Problem::SchedulerMissing { .. } => Reason::SchedulerMissing,
+        Problem::NoNodePortAddress { .. } => Reason::NoNodePortAddress,
+        Problem::SchedulerNotAllowed { .. } => Reason::SchedulerNotAllowed,
+        Problem::LimitReached { .. } => Reason::LimitReached,
+        Problem::NoEffect { .. } => Reason::NoEffectInMode,
+        Problem::TooManyProxyPorts { .. } => Reason::LimitReached,
+        Problem::NotRelayed { .. } => Reason::NotServedInMode,
+        Problem::NotBalanced { .. } => Reason::NotServedByKernel,
+        Problem::More { .. } => Reason::MoreProblems,
     }
 }

@@ -220,7 +220,7 @@ pub(super) fn to_api(
         },
         event_time: Some(MicroTime(now)),
         type_: Some(kind.into()),
-        reason: Some(new.reason.into()),
+        reason: Some(new.reason.name().to_owned()),
         action: Some(new.action.into()),
         note: Some(new.short_note().to_owned()),
         regarding: Some(regarding),

@@ -1,3 +1,5 @@
+use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -13,7 +15,7 @@ fn mk_event(extent: Extent, note: &str) -> NewEvent {
     NewEvent {
         regarding: Regarding::Service(ServiceName::new("ns", "web")),
         severity: Severity::Warning,
-        reason: "FrontendTaken",
+        reason: Reason::FrontendTaken,
         action: "ProgramService",
         note: note.into(),
         extent,
@@ -104,4 +106,71 @@ fn solved_problems_are_not_current() {
     let [event] = &events[..] else { panic!("{events:?}") };
     assert_eq!(event.regarding, Regarding::Service(other));
     assert_eq!(event.note, problems[0].to_string());
+}
+
+/// The page of all reasons.
+fn page() -> String {
+    let mut page = String::from(
+        "# Events\n\n\
+         kube-ipvs writes Events about Services, EndpointSlices and Nodes. `cargo xtask docs` writes this page from\n\
+         `src/events/reason.rs`.\n\n\
+         ```sh\n\
+         kubectl get events -A --field-selector source=kube-proxy                            # all of them\n\
+         kubectl get events -n default --field-selector involvedObject.kind=Node             # about nodes\n\
+         kubectl -n NAMESPACE describe service NAME                                          # about one Service\n\
+         kubectl -n kube-system exec POD -- kube-ipvs events --errors                        # what one node keeps itself\n\
+         ```\n\n\
+         - `source` is `kube-proxy`, so that dashboards and alerts for kube-proxy find the Events.\n\
+         - The API server keeps an Event for an hour. A problem of a Service that lasts is published again after that.\n\
+         - A problem that every node has is one Event, from one of the nodes.\n\
+         - The log of the pod has each message as well. `docs/runbook.md` says how to find the pod of a node.\n\n\
+         | Reason | Object | Meaning | What to do |\n| --- | --- | --- | --- |\n",
+    );
+    for reason in Reason::ALL {
+        let (about, meaning, remedy) = reason.described();
+        page += &format!("| `{reason}` | {about} | {meaning} | {remedy} |\n");
+    }
+    page
+}
+
+/// `cargo xtask docs` writes it anew.
+#[test]
+fn the_page_of_events_has_every_reason() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/events.md");
+    let page = page();
+    if std::env::var_os("KUBE_IPVS_WRITE_DOCS").is_some() {
+        fs::write(&file, &page).unwrap();
+    }
+    assert_eq!(
+        fs::read_to_string(&file).unwrap(),
+        page,
+        "docs/events.md is stale: cargo xtask docs"
+    );
+    assert!(Reason::ALL.is_sorted_by_key(|reason| reason.name()));
+}
+
+/// Reasons of kube-proxy that documents name.
+const OF_KUBE_PROXY: [&str; 1] = ["IPVSDeprecation"];
+
+#[test]
+fn documents_name_reasons_that_there_are() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
+    let mut found = 0;
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let is_page = path.extension().is_some_and(|extension| extension == "md");
+        for line in
+            is_page.then(|| fs::read_to_string(&path).unwrap()).iter().flat_map(|it| it.lines())
+        {
+            for introduction in ["Event `", "Events `", "reason `"] {
+                for rest in line.split(introduction).skip(1) {
+                    let word = rest.split('`').next().unwrap();
+                    let is_ours = Reason::ALL.iter().any(|reason| reason.name() == word);
+                    assert!(is_ours || OF_KUBE_PROXY.contains(&word), "{}: {word}", path.display());
+                    found += 1;
+                }
+            }
+        }
+    }
+    assert!(found > 10, "{found}");
 }

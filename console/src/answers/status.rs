@@ -4,6 +4,7 @@ mod lacks;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use axum::extract::State;
@@ -339,7 +340,9 @@ pub async fn status(desk: &Desk) -> Result<Status, FailureAnswer> {
         sets: of_loop.sets,
         errors: errors.iter().map(EventLine::of).collect(),
     };
-    status.lacks = lacks::of(&status, desk.journal.count(LATELY, is_failed_reading));
+    let failed_readings = desk.journal.count(LATELY, is_failed_reading);
+    let is_rejected = desk.configuration_rejected.load(Ordering::Relaxed);
+    status.lacks = lacks::of(&status, failed_readings, is_rejected);
     Ok(status)
 }
 

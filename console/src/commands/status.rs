@@ -17,8 +17,8 @@ use syntax::counted::counted;
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 #[command(after_help = "Example: kube-ipvs status\n\n\
     Exit code: 1 if the kernel is not in sync, changes are pending, an operation is retried, \
-    sysctls are wrong, the kernel cannot be read, a switch is stalled, or changes do not arrive \
-    from the API server. The first lines name the reason.")]
+    sysctls are wrong, the kernel cannot be read, a switch is stalled, the configuration file is \
+    rejected, or changes do not arrive from the API server. The first lines name the reason.")]
 pub struct Arguments {}
 
 /// Columns of the sets, of refused writes and of errors.

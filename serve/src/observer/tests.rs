@@ -4,10 +4,11 @@ use std::num::NonZeroU16;
 use plan::capacity::{Capacity, SetSize};
 use plan::chains::{ChainId, ChainName, ChainOp};
 use plan::model::{
-    Conditions, Endpoint, EndpointSlice, ObjectName, Protocol, Service, ServiceKind, ServicePort,
-    SlicePort, TrafficPolicy,
+    Conditions, Endpoint, EndpointSlice, ObjectName, Overrides, Protocol, Service, ServiceKind,
+    ServicePort, SlicePort, TrafficPolicy,
 };
 use plan::rule_set::Table;
+use plan::scheduler::SchedulerName;
 use plan::sets::{SetId, SetKind};
 use plan::settings::{NodePortAddresses, Settings};
 use tokio::time::Instant;
@@ -371,12 +372,18 @@ fn services_with_problems_are_counted_until_all_are_solved() {
     let mut world = World::new();
     let Event::ServiceApplied(service) = mk_service(0) else { panic!() };
     let wrong = Service { external: vec![[127, 0, 0, 1].into()], ..(*service).clone() };
-    world.arrive(Event::ServiceApplied(Box::new(wrong)));
-    world.plan();
-    assert_eq!(world.value("kube_ipvs_services_with_problems"), 1.0);
-    world.arrive(Event::ServiceApplied(service));
-    world.plan();
-    assert_eq!(world.value("kube_ipvs_services_with_problems"), 0.0);
+    let scheduler = SchedulerName::new("mh").unwrap();
+    let overrides = Overrides { scheduler: Some(scheduler.clone()), ..Overrides::default() };
+    let odd = Service { overrides: Some(Box::new(overrides)), ..(*service).clone() };
+    world.arrive(Event::SchedulerMissing(scheduler));
+    for (service, with_problems, not_served) in
+        [(&wrong, 1.0, 1.0), (&odd, 1.0, 0.0), (&wrong, 1.0, 1.0), (&*service, 0.0, 0.0)]
+    {
+        world.arrive(Event::ServiceApplied(Box::new(service.clone())));
+        world.plan();
+        assert_eq!(world.value("kube_ipvs_services_with_problems"), with_problems);
+        assert_eq!(world.value("kube_ipvs_services_not_served"), not_served);
+    }
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use super::{Ended, Former};
-use crate::events::{EventRecorder, NewEvent, Regarding, Severity};
+use crate::events::{EventRecorder, NewEvent, Reason, Regarding, Severity};
 use serve::listen::{self, ListenError};
 use serve::service_health::ListenFailure;
 
@@ -19,8 +19,8 @@ pub(super) async fn give_up(
     recorder.record(NewEvent::warning(
         Regarding::Node,
         match error.server {
-            listen::Server::Health => "FailedToStartProxierHealthcheck",
-            listen::Server::Metrics => "FailedToStartMetricServer",
+            listen::Server::Health => Reason::FailedToStartProxierHealthcheck,
+            listen::Server::Metrics => Reason::FailedToStartMetricServer,
         },
         "StartKubeProxy",
         error.to_string(),
@@ -37,7 +37,7 @@ pub(super) async fn report_failures(
     while let Some(failure) = failures.recv().await {
         recorder.record(NewEvent::warning(
             Regarding::Service(failure.service.clone()),
-            "FailedToStartServiceHealthcheck",
+            Reason::FailedToStartServiceHealthcheck,
             "Listen",
             failure.to_string(),
         ));
@@ -50,7 +50,7 @@ pub(super) fn record_start(recorder: &EventRecorder, former: Option<&Former>) {
         recorder.record(NewEvent::new(
             Regarding::Node,
             Severity::Normal,
-            "Starting",
+            Reason::Starting,
             "StartKubeProxy",
             String::new(),
         ));
@@ -60,6 +60,11 @@ pub(super) fn record_start(recorder: &EventRecorder, former: Option<&Former>) {
 /// Records what this host lacks.
 pub(super) fn record_limits(recorder: &EventRecorder, limits: Vec<String>) {
     for note in limits {
-        recorder.record(NewEvent::warning(Regarding::Node, "HostLimited", "PrepareHost", note));
+        recorder.record(NewEvent::warning(
+            Regarding::Node,
+            Reason::HostLimited,
+            "PrepareHost",
+            note,
+        ));
     }
 }

@@ -136,7 +136,13 @@ fn health_and_metrics_are_answered_in_the_middle_of_a_round_with_a_very_large_se
         };
         let (arguments, mut orders) = (Arguments::default(), Orders::default());
         let (arguments, orders) = (&arguments, &mut orders);
-        let changes = Changes { arguments, configured: &configuration, rejected: None, orders };
+        let changes = Changes {
+            arguments,
+            configured: &configuration,
+            rejected: None,
+            is_rejected: std::sync::Arc::default(),
+            orders,
+        };
         runtime.block_on(parts.run(&threads, &at_work, shutdown, changes)).unwrap();
     });
     let ops = entering.recv_timeout(PATIENCE).expect("a large round is planned");

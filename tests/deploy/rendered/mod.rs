@@ -1,6 +1,7 @@
-//! Tests of the objects that Helm and kustomize make of `deploy/`. `cargo xtask chart` installs both and
-//! runs these tests.
+//! Tests of the objects that Helm and kustomize make of `deploy/`, and of the alerts by promtool. `cargo xtask chart`
+//! installs the programs and runs these tests.
 
+mod alerts;
 mod pods;
 mod same;
 mod values;
@@ -36,7 +37,9 @@ fn run(program: &str, arguments: &[&str]) -> Result<String, String> {
     if output.status.success() {
         Ok(String::from_utf8(output.stdout).unwrap())
     } else {
-        Err(String::from_utf8_lossy(&output.stderr).into_owned())
+        // promtool tells on standard output which test failed.
+        let text = [output.stdout, output.stderr].concat();
+        Err(String::from_utf8_lossy(&text).into_owned())
     }
 }
 
@@ -108,4 +111,5 @@ fn programs_are_of_the_versions_that_the_documents_name() {
     assert!(run("helm-3", &["version"]).unwrap().contains("v3.17.2"));
     assert!(run("helm-4", &["version"]).unwrap().contains("v4.3.1"));
     assert!(run("kubectl", &["version", "--client"]).unwrap().contains("v1.37.1"));
+    assert!(run("promtool", &["--version"]).unwrap().contains("promtool, version"));
 }

@@ -33,10 +33,22 @@ updateStrategy: {type: OnDelete}
 resources: {limits: {memory: 256Mi}, requests: {cpu: '1'}}
 podLabels: {team: network}
 podAnnotations: {note: a}
-prepareHost: false
-seLinuxType: ''
-clusterRole: true
-prometheus: {podMonitor: true, rules: true, labels: {release: prometheus}}
+initContainer: {enabled: false}
+podSecurityContext: {seLinuxOptions: null}
+livenessProbe: {failureThreshold: 9}
+readinessProbe: null
+serviceAccount: {name: proxy, annotations: {note: b}}
+rbac: {clusterRole: true}
+podMonitor:
+  enabled: true
+  additionalLabels: {release: prometheus}
+  interval: 30s
+  scrapeTimeout: 10s
+  relabelings: [{targetLabel: zone, replacement: a}]
+  metricRelabelings: [{sourceLabels: [__name__], regex: rest_client_.*, action: drop}]
+prometheusRule: {enabled: true, additionalLabels: {release: prometheus}, runbookUrl: 'https://wiki.example/runbook'}
+extraVolumes: [{name: credentials, hostPath: {path: /opt/credentials}}]
+extraVolumeMounts: [{name: credentials, mountPath: /opt/credentials, readOnly: true}]
 ";
 
 /// Everything that is rendered or built here.
@@ -102,9 +114,12 @@ fn one_container_is_privileged_and_only_for_the_host() {
         let pod = daemon_set.spec.template.spec.unwrap();
         let host = pod.volumes.iter().flatten().filter_map(|volume| volume.host_path.as_ref());
         let host: Vec<&str> = host.map(|path| path.path.as_str()).collect();
-        let expected = ["/run/xtables.lock", "/run/kube-ipvs", "/lib/modules"];
-        let last = if pod.init_containers.is_some() { 2 } else { 0 };
-        assert_eq!(host, expected[..=last], "{what}");
+        let expected: &[&str] = if pod.init_containers.is_some() {
+            &["/run/xtables.lock", "/run/kube-ipvs", "/lib/modules"]
+        } else {
+            &["/run/xtables.lock", "/opt/credentials"]
+        };
+        assert_eq!(host, expected, "{what}");
         assert_eq!((pod.host_pid, pod.host_ipc), (None, None), "{what}");
     }
 }
@@ -146,6 +161,26 @@ fn every_value_gets_where_it_belongs() {
         for kind in ["PodMonitor", "PrometheusRule"] {
             assert_eq!(only(&objects, kind)["metadata"]["labels"]["release"], "prometheus");
         }
+        assert_eq!(container["livenessProbe"]["httpGet"]["path"], "/livez");
+        assert_eq!(container["livenessProbe"]["failureThreshold"], 9);
+        assert_eq!(container["livenessProbe"]["periodSeconds"], 10);
+        assert_eq!(container["readinessProbe"], Value::Null);
+        let mount =
+            json!({"name": "credentials", "mountPath": "/opt/credentials", "readOnly": true});
+        assert!(container["volumeMounts"].as_array().unwrap().contains(&mount));
+        let monitor = &only(&objects, "PodMonitor")["spec"]["podMetricsEndpoints"][0];
+        assert_eq!(
+            (&monitor["interval"], &monitor["scrapeTimeout"]),
+            (&json!("30s"), &json!("10s"))
+        );
+        assert_eq!(monitor["relabelings"][0]["replacement"], "kube-proxy");
+        assert_eq!(monitor["relabelings"][2]["targetLabel"], "zone");
+        assert_eq!(monitor["metricRelabelings"][0]["action"], "drop");
+        let rule = &only(&objects, "PrometheusRule")["spec"]["groups"][0]["rules"][0];
+        assert_eq!(
+            rule["annotations"]["runbook_url"],
+            "https://wiki.example/runbook#kubeipvsabsent"
+        );
     }
 }
 
@@ -176,4 +211,86 @@ fn only_a_change_of_the_configuration_is_another_config_map() {
     assert_eq!(name("{podLabels: {a: b}, extraArgs: [--v=2]}"), before);
     assert_ne!(name("{kubeProxyConfiguration: {ipvs: {scheduler: lc}}}"), before);
     assert_ne!(name("{apiServer: 'https://192.0.2.11:6443'}"), before);
+}
+
+#[test]
+fn the_account_has_one_name_everywhere() {
+    let subjects = |objects: &[Value]| -> Vec<String> {
+        let bindings = objects.iter().filter(|object| object["kind"] == "ClusterRoleBinding");
+        bindings.map(|it| it["subjects"][0]["name"].as_str().unwrap().to_owned()).collect()
+    };
+    let account =
+        |objects: &[Value]| daemon_set(objects).spec.template.spec.unwrap().service_account_name;
+    let has = |objects: &[Value], kind: &str| objects.iter().any(|object| object["kind"] == kind);
+    for program in HELM {
+        let objects = helm(program, EVERYTHING).unwrap();
+        assert_eq!(
+            (subjects(&objects), account(&objects)),
+            (vec!["proxy".to_owned(); 2], Some("proxy".to_owned()))
+        );
+        let made = only(&objects, "ServiceAccount");
+        assert_eq!(
+            (&made["metadata"]["name"], &made["metadata"]["annotations"]["note"]),
+            (&json!("proxy"), &json!("b"))
+        );
+        let values = "{serviceAccount: {create: false, name: given}, rbac: {create: false}}";
+        let objects = helm(program, values).unwrap();
+        assert!(
+            !has(&objects, "ServiceAccount") && !has(&objects, "ClusterRoleBinding"),
+            "{program}"
+        );
+        assert_eq!(account(&objects).as_deref(), Some("given"), "{program}");
+    }
+}
+
+#[test]
+fn every_object_has_the_standard_labels_and_selectors_have_one() {
+    let name = json!({"app.kubernetes.io/name": "kube-ipvs"});
+    for (what, objects) in all() {
+        for object in &objects {
+            let labels = object["metadata"]["labels"].as_object().unwrap();
+            let mut wanted = vec![
+                ("app.kubernetes.io/component", "service-proxy"),
+                ("app.kubernetes.io/name", "kube-ipvs"),
+                ("app.kubernetes.io/part-of", "kube-ipvs"),
+                ("app.kubernetes.io/version", env!("CARGO_PKG_VERSION")),
+            ];
+            if what.starts_with("helm") {
+                wanted.extend([
+                    ("app.kubernetes.io/instance", "kube-ipvs"),
+                    ("app.kubernetes.io/managed-by", "Helm"),
+                    ("helm.sh/chart", concat!("kube-ipvs-", env!("CARGO_PKG_VERSION"))),
+                ]);
+            }
+            for (label, value) in wanted {
+                assert_eq!(
+                    labels.get(label),
+                    Some(&json!(value)),
+                    "{what}: {}: {label}",
+                    object["kind"]
+                );
+            }
+            if let Some(selector) = object.pointer("/spec/selector/matchLabels") {
+                assert_eq!(selector, &name, "{what}: a selector can never change");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_default_can_be_taken_away() {
+    for program in HELM {
+        for (values, selector) in [
+            ("{nodeSelector: {kubernetes.io/os: null}}", Value::Null),
+            ("{nodeSelector: null}", Value::Null),
+            (
+                "{nodeSelector: {kubernetes.io/os: null}, byLabel: true}",
+                json!({"kube-ipvs.io/enabled": "true"}),
+            ),
+        ] {
+            let objects = helm(program, values).unwrap();
+            let pod = &only(&objects, "DaemonSet")["spec"]["template"]["spec"];
+            assert_eq!(pod["nodeSelector"], selector, "{program}: {values}");
+        }
+    }
 }

@@ -9,6 +9,10 @@ use serde_json::Value;
 use super::{HELM, helm_with, kustomize, only, understood, values_files};
 use crate::{BASE, chart, read, root};
 
+/// Labels about the release, which kustomize has none of.
+const OF_HELM: [&str; 3] =
+    ["app.kubernetes.io/instance", "app.kubernetes.io/managed-by", "helm.sh/chart"];
+
 /// Objects by kind and name, comparable: the name of the ConfigMap without its hash, and the content as the
 /// program and its client understand it.
 fn comparable(objects: &[Value]) -> BTreeMap<String, Value> {
@@ -21,6 +25,11 @@ fn comparable(objects: &[Value]) -> BTreeMap<String, Value> {
     let configurations = understood(objects);
     let keyed = objects.iter().map(|object| {
         let mut object = object.clone();
+        for place in ["/metadata/labels", "/spec/template/metadata/labels"] {
+            if let Some(Value::Object(labels)) = object.pointer_mut(place) {
+                labels.retain(|label, _| !OF_HELM.contains(&label.as_str()));
+            }
+        }
         if object["kind"] == "ConfigMap" {
             object["metadata"]["name"] = "kube-ipvs".into();
             object["data"]["kubeconfig.yaml"] = kubeconfig.clone();
@@ -98,8 +107,9 @@ fn every_component_is_a_value() {
     let file = folder.path().join("values.yaml");
     let values = "\
 byLabel: true
-clusterRole: true
-prometheus: {podMonitor: true, rules: true}
+rbac: {clusterRole: true}
+podMonitor: {enabled: true, additionalLabels: {release: prometheus}}
+prometheusRule: {enabled: true, additionalLabels: {release: prometheus}}
 kubeProxyConfiguration: {metricsBindAddress: '0.0.0.0:10249'}
 ";
     fs::write(&file, values).unwrap();

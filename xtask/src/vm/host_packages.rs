@@ -105,26 +105,50 @@ fn missing_from(
 fn install(packages: &[&str]) -> Result<()> {
     let names = packages.join(" ");
     let by_hand = format!("apt-get update && apt-get install --no-install-recommends {names}");
-    let as_root: &[&str] = if is_root() {
-        &[]
-    } else if on_path("sudo") {
-        &["sudo"]
-    } else {
-        bail!(
-            "packages are missing, and there is neither root nor sudo here; run as root: {by_hand}"
-        );
-    };
+    let as_root =
+        as_root().with_context(|| format!("packages are missing; run as root: {by_hand}"))?;
     progress!("installing host packages: {names}");
-    // One unreachable foreign source must not stop us: if the list we need is old or missing, the
-    // installation below fails and says so.
-    if let Err(error) = host_tool::output(&mut apt_get(as_root, &["update"])) {
-        progress!("going on although {error:#}");
-    }
+    update(as_root);
     let mut arguments = vec!["install", "--yes", "--no-install-recommends"];
     arguments.extend(packages);
     host_tool::output(&mut apt_get(as_root, &arguments))
         .with_context(|| format!("packages could not be installed; by hand: {by_hand}"))?;
     Ok(())
+}
+
+/// Downloads a package into a folder without installing it, and returns its file.
+pub(crate) fn download(package: &str, folder: &Path) -> Result<PathBuf> {
+    let get = || host_tool::output(apt_get(&[], &["download", package]).current_dir(folder));
+    if get().is_err() {
+        update(as_root()?);
+        get()?;
+    }
+    let is_it = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        name.starts_with(&format!("{package}_")) && name.ends_with(".deb")
+    };
+    let entries = std::fs::read_dir(folder)?;
+    let mut paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    paths.find(is_it).with_context(|| format!("apt-get downloaded no {package}"))
+}
+
+/// Returns the words before a command that make it run as root.
+fn as_root() -> Result<&'static [&'static str]> {
+    if is_root() {
+        Ok(&[])
+    } else if on_path("sudo") {
+        Ok(&["sudo"])
+    } else {
+        bail!("there is neither root nor sudo here")
+    }
+}
+
+/// Updates apt's lists. One unreachable foreign source must not stop us: if the list we need is old or missing, what
+/// follows fails and says so.
+fn update(as_root: &[&str]) {
+    if let Err(error) = host_tool::output(&mut apt_get(as_root, &["update"])) {
+        progress!("going on although {error:#}");
+    }
 }
 
 /// `apt-get` without questions, waiting for another apt that is at work.

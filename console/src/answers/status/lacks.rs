@@ -1,6 +1,6 @@
 //! Things for which a node is not whole.
 //!
-//! Each of them has a critical alert (`deploy/kustomize/components/prometheus/rules.yaml`) that fires when it
+//! Each of them has an alert (`deploy/kustomize/components/prometheus/rules.yaml`) that fires when it
 //! lasts. The command, its exit code and the page go by this alone.
 
 use std::time::Duration;
@@ -21,8 +21,8 @@ const LONGEST_UNWATCHED: f64 = 10.0;
 const START: &str = "start";
 
 /// Returns the things for which a node is not whole, each a sentence. `failed_readings`: those of the last ten
-/// minutes.
-pub(super) fn of(status: &Status, failed_readings: usize) -> Vec<String> {
+/// minutes. `is_rejected`: the configuration file cannot be used.
+pub(super) fn of(status: &Status, failed_readings: usize, is_rejected: bool) -> Vec<String> {
     let mut lacks = Vec::new();
     if status.is_loop_stuck {
         lacks.push(
@@ -56,6 +56,13 @@ pub(super) fn of(status: &Status, failed_readings: usize) -> Vec<String> {
                 .to_owned(),
         );
     }
+    if is_rejected {
+        lacks.push(
+            "the changed configuration file is rejected: kube-ipvs runs its old configuration, and would fail to \
+             start if restarted now; the log says why"
+                .to_owned(),
+        );
+    }
     for kind in status.source.kinds.iter().filter(|kind| !is_followed(kind)) {
         lacks.push(format!("changes of {} objects do not arrive from the API server", kind.kind));
     }
@@ -84,16 +91,16 @@ mod tests {
 
     #[test]
     fn a_node_in_order_lacks_nothing() {
-        assert_eq!(of(&status(|_| {}), FEW_FAILED), [""; 0]);
+        assert_eq!(of(&status(|_| {}), FEW_FAILED, false), [""; 0]);
         let busy = status(|status| {
             (status.input.waiting, status.input.waiting_seconds) = (500, Some(9.0));
         });
-        assert_eq!(of(&busy, 0), [""; 0]);
+        assert_eq!(of(&busy, 0, false), [""; 0]);
         let listed = status(|status| {
             let kind = &mut status.source.kinds[0];
             (kind.is_following, kind.since) = (false, None);
         });
-        assert_eq!(of(&listed, 0), [""; 0], "its watch begins");
+        assert_eq!(of(&listed, 0, false), [""; 0], "its watch begins");
     }
 
     #[test]
@@ -104,7 +111,7 @@ mod tests {
                 (kind.is_following, kind.since, kind.lag_seconds) = (false, None, lag);
                 kind.lists = lists.iter().map(|(reason, n)| ((*reason).to_owned(), *n)).collect();
             });
-            of(&unwatched, 0)
+            of(&unwatched, 0, false)
         };
         assert_eq!(after(Some(9.0), &[("start", 2)]), [""; 0]);
         assert!(after(Some(11.0), &[("start", 1)])[0].contains("Service objects"), "it is gone");
@@ -114,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_has_a_critical_alert_is_a_lack() {
+    fn each_lack_is_named() {
         let changes: [(Change, usize, &str); 8] = [
             (|status| status.is_loop_stuck = true, 0, "event loop"),
             (|status| status.kernel.in_sync_once = false, 0, "in sync"),
@@ -126,8 +133,10 @@ mod tests {
             (|status| status.source.kinds[0].is_following = false, 0, "Service objects"),
         ];
         for (change, failed_readings, expected) in changes {
-            let lacks = of(&status(change), failed_readings);
+            let lacks = of(&status(change), failed_readings, false);
             assert!(lacks.len() == 1 && lacks[0].contains(expected), "{expected}: {lacks:?}");
         }
+        let lacks = of(&status(|_| {}), 0, true);
+        assert!(lacks.len() == 1 && lacks[0].contains("configuration file"), "{lacks:?}");
     }
 }

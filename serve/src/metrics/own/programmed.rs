@@ -16,6 +16,7 @@ pub struct Programmed {
     real_servers: IntGauge,
     addresses: IntGauge,
     services_with_problems: IntGauge,
+    services_not_served: IntGauge,
     sets: Vec<Fill>,
 }
 
@@ -59,6 +60,11 @@ impl Programmed {
                 "Number of Services that cannot be served as specified, or have an annotation \
                  without effect. The log and an Event of each Service have the reason.",
             )?,
+            services_not_served: make.gauge(
+                "kube_ipvs_services_not_served",
+                "Number of Services of which an address or port is not served on this node. The log and an Event \
+                 of each Service have the reason.",
+            )?,
             sets: families.iter().copied().flat_map(SetId::all).map(fill).collect(),
         })
     }
@@ -70,6 +76,7 @@ impl Programmed {
         self.real_servers.set(gauge(desired.n_real_servers()));
         self.addresses.set(gauge(desired.n_addresses()));
         self.services_with_problems.set(gauge(planner.n_with_problems()));
+        self.services_not_served.set(gauge(planner.n_not_served()));
         for Fill { set, entries, capacity } in &self.sets {
             entries.set(gauge(desired.n_entries(*set)));
             capacity.set(i64::from(planner.set_sizes().capacity(*set).entries()));

@@ -1,0 +1,32 @@
+{{/*
+Labels by which the DaemonSet finds its pods. They can never change, so the release and the version are not among them.
+kustomize's base has the same.
+*/}}
+{{- define "kube-ipvs.selectorLabels" -}}
+app.kubernetes.io/name: kube-ipvs
+{{- end }}
+
+{{/* Labels of pods: no version, so that a chart that changes nothing of them restarts none. */}}
+{{- define "kube-ipvs.podLabels" -}}
+{{ include "kube-ipvs.selectorLabels" . }}
+app.kubernetes.io/component: service-proxy
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/part-of: kube-ipvs
+{{- end }}
+
+{{/* Labels of every object. */}}
+{{- define "kube-ipvs.labels" -}}
+{{ include "kube-ipvs.podLabels" . }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{/* The service account. */}}
+{{- define "kube-ipvs.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create }}
+{{- .Values.serviceAccount.name | default "kube-ipvs" }}
+{{- else }}
+{{- required "serviceAccount.name is missing: with serviceAccount.create false, the account that exists" .Values.serviceAccount.name }}
+{{- end }}
+{{- end }}
