@@ -148,7 +148,13 @@ fn a_takeover_of_many_bound_addresses_lists_once_and_reads_the_kernel_once() {
         };
         let (arguments, mut orders) = (Arguments::default(), Orders::default());
         let (arguments, orders) = (&arguments, &mut orders);
-        let changes = Changes { arguments, configured: &configuration, rejected: None, orders };
+        let changes = Changes {
+            arguments,
+            configured: &configuration,
+            rejected: None,
+            is_rejected: std::sync::Arc::default(),
+            orders,
+        };
         runtime.block_on(parts.run(&threads, &at_work, shutdown, changes)).unwrap();
     });
     let started = std::time::Instant::now();
