@@ -107,13 +107,13 @@ reasons! {
         "Choose another address.";
     KernelReadFailed, Node:
         "A part of the kernel's state cannot be read. Changes are written. Changes by other programs stay.",
-        "See the alert `KubeIpvsKernelReadsFailing` in `docs/runbook.md`.";
+        "See the alert `KubeIpvsKernelReadsFailing` in the [runbook](runbook.md).";
     KernelRefuses, Node:
         "The kernel has refused a prerequisite of all Services for 30 seconds.",
-        "See the alert `KubeIpvsKernelOperationsFailing` in `docs/runbook.md`.";
+        "See the alert `KubeIpvsKernelOperationsFailing` in the [runbook](runbook.md).";
     LimitReached, ServiceOrNode:
         "A Service or a set is at a limit. What comes after the limit is not served.",
-        "Reduce the Service, or raise the limit that the message names (`docs/limits.md`).";
+        "Reduce the Service, or raise the limit that the message names ([limits](limits.md)).";
     ManyNodePortAddresses, Node:
         "NodePorts take 20,000 virtual servers or more, one at each address of the node. They cost memory, and starts are slow.",
         "Set `nodePortAddresses: [primary]`.";
@@ -122,13 +122,13 @@ reasons! {
         "With `fallbackReturn: never`, restart the pod at a convenient time.";
     ModeFallback, Node:
         "The node cannot serve in its configured mode, and serves in another one.",
-        "See the alert `KubeIpvsFallenBack` in `docs/runbook.md`.";
+        "See the alert `KubeIpvsFallenBack` in the [runbook](runbook.md).";
     ModeSwitchFailed, Node:
         "A switch to another mode failed. The node serves in the former mode.",
-        "Correct what the message names, and switch again (`docs/modes.md`).";
+        "Correct what the message names, and switch again ([modes](modes.md)).";
     ModeSwitchHeldUp, Node:
         "A switch to IPVS mode waits for something that the host lacks. Clients get the endpoints of the former mode.",
-        "See the alert `KubeIpvsSwitchHeldUp` in `docs/runbook.md`.";
+        "See the alert `KubeIpvsSwitchHeldUp` in the [runbook](runbook.md).";
     ModeSwitched, Node:
         "A switch of modes ended. A Warning names leftovers of the former mode.",
         "For a Warning: remove what the message names, or restart the node.";
@@ -170,7 +170,7 @@ reasons! {
         "Nothing.";
     SysctlChanged, Node:
         "A sysctl that Services need was changed.",
-        "See the alert `KubeIpvsSysctlMismatch` in `docs/runbook.md`.";
+        "See the alert `KubeIpvsSysctlMismatch` in the [runbook](runbook.md).";
 }
 
 impl fmt::Display for Reason {

@@ -112,8 +112,7 @@ fn solved_problems_are_not_current() {
 fn page() -> String {
     let mut page = String::from(
         "# Events\n\n\
-         kube-ipvs writes Events about Services, EndpointSlices and Nodes. `cargo xtask docs` writes this page from\n\
-         `src/events/reason.rs`.\n\n\
+         kube-ipvs writes Events about Services, EndpointSlices and Nodes. `cargo xtask docs` writes this page.\n\n\
          ```sh\n\
          kubectl get events -A --field-selector source=kube-proxy                            # all of them\n\
          kubectl get events -n default --field-selector involvedObject.kind=Node             # about nodes\n\

@@ -143,7 +143,7 @@ const CASES: [Case; 21] = [
         &[],
         &[
             ("IPv4 is not served: iptables does not work", true),
-            ("IPv6 is not served (IPv6 is switched off: net.ipv6.conf.all.disable_ipv6", false),
+            ("IPv6 is not served (IPv6 is disabled: net.ipv6.conf.all.disable_ipv6", false),
         ],
     ),
     (|facts| facts.sysctls_writable = refused(), BOTH, &[]),
