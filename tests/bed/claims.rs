@@ -76,7 +76,7 @@ fn what_the_api_server_gives_cannot_be_taken_by_an_external_address() {
 /// broadcast address (255.255.255.255): the first has what the policy promises, with and without an
 /// endpoint here, and the others serve local clients as they serve clients outside.
 #[test]
-fn a_frontend_has_a_internal_frontend_of_its_own_or_goes_without() {
+fn a_frontend_has_an_internal_frontend_of_its_own_or_goes_without() {
     let bed = Bed::new();
     let local = |name: &str, cluster: &str, address: &str| {
         let mut service = Service::new(name, ip(cluster)).port(Protocol::Tcp, 80, TARGET);

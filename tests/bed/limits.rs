@@ -118,7 +118,7 @@ fn a_set_grows_no_further_than_its_limit_and_takes_entries_again_when_a_service_
 
     bed.manifests.apply(&restricted("second", "10.96.0.42", "203.0.113.42")).unwrap();
     // How many it should have is said when they become too many, which is before all are known.
-    let said = "limits.setSize (65536) is reached: set KUBE-LOAD-BALANCER-SOURCE-CIDR should have ";
+    let said = "limits.setSize (65536) is reached: set KUBE-LOAD-BALANCER-SOURCE-CIDR needs ";
     proxy.wait_for_log(said, PATIENCE).unwrap();
     // The kernel counts for each region of the set's table (net/netfilter/ipset/ip_set_hash_gen.h,
     // `mtype_add`), and so takes some more or less than what it was asked for.

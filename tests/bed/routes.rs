@@ -197,7 +197,7 @@ fn a_routing_rule_before_the_table_local_leads_no_client_past_ipvs() {
 #[test]
 fn from_addresses_to_routes_and_back_no_connection_is_cut() {
     let bed = mk_bed();
-    let each = bed.configuration("each", "");
+    let each = bed.configuration("each", "serviceRoutes: []");
     let routed = bed.configuration("routes", ROUTES);
     let bound = ["10.96.0.10/32", "203.0.113.10/32", "fd00:96::10/128"];
     let proxy = bed.start(&["--config", &each]);
@@ -267,7 +267,10 @@ fn a_network_around_the_nodes_own_is_refused() {
     let Err(error) = Proxy::start(bed.node(), &bed.manifests, &arguments) else {
         panic!("it starts");
     };
-    assert!(format!("{error:#}").contains("a network around 10.96.3.4/24"), "{error:#}");
+    assert!(
+        format!("{error:#}").contains("a network that contains this node's network 10.96.3.4/24"),
+        "{error:#}"
+    );
     assert_eq!(routes(&bed), Vec::<String>::new());
 }
 

@@ -106,7 +106,7 @@ fn an_order_switches_the_running_process_there_and_back() {
     wait_for_mode(&bed, &proxy, "ipvs");
 
     let said = switch(&bed, &["--to=iptables", "--no-wait"]).unwrap();
-    assert!(said.contains("which says ipvs"), "{said}");
+    assert!(said.contains("in the mode of its configuration, ipvs"), "{said}");
     wait_for_mode(&bed, &proxy, "iptables");
     bed.wait_until("rules lead", || bed.rules("iptables").contains("KUBE-SVC-"));
     let mut of_rules = mk_connection(&bed);
@@ -262,7 +262,7 @@ fn a_switch_that_is_held_up_is_given_up_and_the_former_mode_goes_on() {
 
     let said = format!("{:#}", switch(&bed, &["--to=ipvs"]).unwrap_err());
     assert!(said.contains("has switched from IPVS mode to iptables mode"), "{said}");
-    proxy.wait_for_log("rolls back to iptables mode: this lasted for 30s: ", PATIENCE).unwrap();
+    proxy.wait_for_log("rolling back to iptables mode: this lasted for 30s: ", PATIENCE).unwrap();
     proxy
         .wait_for_log("IPVS mode lacks prerequisites: create set KUBE-CLUSTER-IP", PATIENCE)
         .unwrap();

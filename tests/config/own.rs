@@ -231,7 +231,7 @@ fn quiet_does_not_go_with_strict_arp() {
 }
 
 #[test]
-fn a_internal_frontend_is_a_network_of_its_family() {
+fn an_internal_frontend_is_a_network_of_its_family() {
     for (family, text) in [
         ("ipv4", "240.0.0.1/4"),
         ("ipv4", "0.0.0.0/0"),
@@ -274,7 +274,7 @@ fn internal_frontends_are_elsewhere_where_their_default_is_in_use() {
 }
 
 #[test]
-fn a_internal_frontend_is_a_network_that_nobody_uses() {
+fn an_internal_frontend_is_a_network_that_nobody_uses() {
     for (kube_proxy, own, what) in [
         ("", "ipv4: 127.0.0.0/16", "127.0.0.0/8 is the loopback addresses"),
         ("", "ipv4: 224.0.0.0/3", "224.0.0.0/4 is the multicast addresses"),

@@ -106,7 +106,7 @@ fn with_slice(service: Service) -> (Service, EndpointSlice) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn clients_are_led_to_a_internal_frontend_only_after_all_of_it_is_there() {
+async fn clients_are_led_to_an_internal_frontend_only_after_all_of_it_is_there() {
     let refused: [Concerns; 3] = [
         |op| matches!(op, Op::CreateVirtualServer(at, _) if *at == internal_frontend()),
         |op| *op == Op::BindAddress(internal_frontend().address),
@@ -136,7 +136,7 @@ async fn clients_are_led_to_a_internal_frontend_only_after_all_of_it_is_there() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_internal_frontend_stays_as_long_as_clients_may_be_led_there() {
+async fn an_internal_frontend_stays_as_long_as_clients_may_be_led_there() {
     let (service, endpoints) = with_slice(local(1, 5));
     let mut world = World::in_sync(&[(service.clone(), endpoints)]).await;
     let wrong = watched(&world.fake);
@@ -157,7 +157,7 @@ async fn a_internal_frontend_stays_as_long_as_clients_may_be_led_there() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn clients_are_no_longer_led_to_a_internal_frontend_that_cannot_be_put_back() {
+async fn clients_are_no_longer_led_to_an_internal_frontend_that_cannot_be_put_back() {
     let takes: [(Take, Concerns); 2] = [
         (
             |actual| assert!(actual.virtual_servers.remove(&internal_frontend()).is_some()),
@@ -207,7 +207,7 @@ async fn a_frontend_gets_its_internal_frontend_when_that_is_free() {
 
 /// The same, and the one with the better claim comes later.
 #[tokio::test(start_paused = true)]
-async fn nobody_is_led_any_more_to_a_internal_frontend_that_another_frontend_gets() {
+async fn nobody_is_led_any_more_to_an_internal_frontend_that_another_frontend_gets() {
     let first = Service { created: 1, ..local(1, 5) };
     let mut second = Service { created: 2, ..local(2, 5) };
     second.load_balancer = vec![IpAddr::from([214, 51, 100, 5])];
@@ -215,14 +215,13 @@ async fn nobody_is_led_any_more_to_a_internal_frontend_that_another_frontend_get
     let mut world = World::in_sync(&[(second, endpoints)]).await;
     world.feed(&[with_slice(first)]).await;
     world.taken().await;
-    world.until("in order", |status, _| status.pending == 0).await;
+    world.compared().await;
     let log = world.fake.take_log();
     let place = |is: &dyn Fn(&Op) -> bool| log.iter().position(is).unwrap();
     let is_led_off =
         |op: &Op| matches!(op, Op::RemoveEntry(set, _) if set.kind.leads_to_internal_frontends());
     let is_served = |op: &Op| matches!(op, Op::AddRealServer(at, _) if *at == internal_frontend());
     assert!(place(&is_led_off) < place(&is_served), "{log:?}");
-    world.compared().await;
     world.assert_converged(&[]);
 }
 

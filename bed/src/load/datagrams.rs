@@ -49,6 +49,10 @@ pub(super) fn run(client: &Running, ready: &Sender<()>) {
         let is_stopped = client.is_stopped();
         if is_stopped && flow.open.is_empty() {
             if !flow.lost.is_empty() {
+                // A thread that stood still has answers in its socket that it has not read.
+                receive(client, &socket, &mut flow, now + LOST);
+            }
+            if !flow.lost.is_empty() {
                 client.note(format_args!("lost datagrams: {:?}", flow.lost));
             }
             return;

@@ -291,7 +291,7 @@ fn clients_are_led_to_internal_frontends_by_what_tells_that_they_are_local() {
 }
 
 #[test]
-fn pods_that_may_be_another_nodes_are_masqueraded_on_the_way_to_a_internal_frontend() {
+fn pods_that_may_be_another_nodes_are_masqueraded_on_the_way_to_an_internal_frontend() {
     let net = |text: &str| text.parse::<IpNet>().unwrap();
     let rules = |cluster: &str, node: Option<&str>, routes: &[&str]| {
         let local = LocalTraffic::ClusterCidr { cluster: net(cluster), node: node.map(net) };

@@ -207,7 +207,7 @@ fn without_a_network_for_internal_frontends_everybody_gets_this_nodes_endpoints(
 /// Two addresses that differ in the first bits only have the same internal frontend: the older Service's
 /// has it, and an Event tells the other one.
 #[test]
-fn a_internal_frontend_belongs_to_one_frontend_and_the_other_goes_without() {
+fn an_internal_frontend_belongs_to_one_frontend_and_the_other_goes_without() {
     let older = Service { created: 1, ..with(CLUSTER, LOCAL, true) };
     let second = Service {
         created: 2,
@@ -246,7 +246,7 @@ fn a_internal_frontend_belongs_to_one_frontend_and_the_other_goes_without() {
 
 /// On the fast path, an internal frontend that is only faster yields to one that a policy promises, without an Event.
 #[test]
-fn a_internal_frontend_that_is_promised_comes_before_one_that_is_faster() {
+fn an_internal_frontend_that_is_promised_comes_before_one_that_is_faster() {
     let faster = Service { created: 1, ..service("web", &["11.0.113.5"]) };
     let promised = Service {
         created: 2,

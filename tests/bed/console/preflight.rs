@@ -50,7 +50,10 @@ fn a_host_is_checked_before_the_program_runs_and_is_left_as_it_was() {
     std::fs::write(&file, document).unwrap();
     let failed = run(&bed, &["preflight", "--config", file.to_str().unwrap()]);
     assert_eq!(failed.code, 1, "{failed:?}");
-    assert!(failed.out.contains("does not take the scheduler nosuch"), "{failed:?}");
+    assert!(
+        failed.out.contains("the kernel does not have the IPVS scheduler nosuch"),
+        "{failed:?}"
+    );
 }
 
 #[test]

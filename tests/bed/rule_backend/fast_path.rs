@@ -166,6 +166,13 @@ fn clients_of_both_policies_are_on_the_fast_path_at_one_frontend() {
     });
 }
 
+/// Networks of kube-ipvs' local routes of IPv4.
+fn own_routes(bed: &Bed) -> Vec<String> {
+    let text = bed.tool("ip", &["route", "show", "table", "local", "proto", "107"]);
+    let network = |line: &str| line.split_whitespace().nth(1).unwrap().to_owned();
+    text.lines().map(network).collect()
+}
+
 /// With a route to the network of cluster IPs, their internal frontends have one as well. Those of other addresses are bound.
 #[test]
 fn internal_frontends_of_routed_services_are_local_by_a_route() {
@@ -180,11 +187,7 @@ fn internal_frontends_of_routed_services_are_local_by_a_route() {
     );
     let routed = ["--config", &routed];
     let each = ["--cluster-cidr", CLUSTER, NFTABLES, OFFLOAD];
-    let routes = || -> Vec<String> {
-        let text = bed.tool("ip", &["route", "show", "table", "local", "proto", "107"]);
-        let network = |line: &str| line.split_whitespace().nth(1).unwrap().to_owned();
-        text.lines().map(network).collect()
-    };
+    let routes = || own_routes(&bed);
     let bound =
         || -> Vec<String> { bed.bound().into_iter().filter(|it| it.contains('.')).collect() };
     let (outside, pod) = (bed.client(), &bed.pod(1, 2).namespace);

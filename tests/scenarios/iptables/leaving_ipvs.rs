@@ -309,7 +309,7 @@ async fn a_virtual_server_that_cannot_be_removed_is_looked_at_more_and_more_seld
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_internal_frontend_goes_at_once() {
+async fn an_internal_frontend_goes_at_once() {
     let services = cluster();
     let world = World::in_sync(&services).await;
     let internal_frontend =

@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_by_a_internal_frontend_is_one_with_what_the_client_asked_for() {
+    fn a_connection_by_an_internal_frontend_is_one_with_what_the_client_asked_for() {
         // 10.96.0.10:80 to the internal frontend 240.96.0.10:80.
         let table = table(&[
             "TCP C0A80064 4E20 F060000A 0050 0AF4010B 1F90 FIN_WAIT        99",

@@ -196,7 +196,7 @@ fn endpoints_that_are_not_used_have_the_reason() {
 }
 
 #[test]
-fn a_port_without_endpoints_refuses_and_a_internal_frontend_is_named() {
+fn a_port_without_endpoints_refuses_and_an_internal_frontend_is_named() {
     let planner = mk_planner(Mode::Ipvs, "Local", "");
     let dns = explain_with(&planner, &asked("shop/web", Some("53"), Some("pod"))).unwrap();
     let outcome = &dns.frontends[0].clients[0].outcomes[0];

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_internal_frontend_they_are_added_to_those_that_ipvs_carries() {
+    fn without_an_internal_frontend_they_are_added_to_those_that_ipvs_carries() {
         let asked = frontend(10);
         let mut states = [state(asked, &[(1, Some(5))])];
         let counts = [(asked, socket(1), count(3, 1)), (frontend(11), socket(1), count(9, 9))];

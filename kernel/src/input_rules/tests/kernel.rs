@@ -17,6 +17,9 @@ fn without_the_capability_for_networks_the_chains_of_input_are_an_obstacle() {
     });
     let found = without.join().unwrap();
     let [Obstacle { what, .. }] = &found[..] else { panic!("{found:?}") };
-    assert!(what.contains("cannot be read: ") && what.contains("not permitted"), "{what}");
+    assert!(
+        what.contains("cannot read the nftables chains") && what.contains("not permitted"),
+        "{what}"
+    );
     assert_eq!(in_input(&Settings::new("node1"), []), []);
 }
