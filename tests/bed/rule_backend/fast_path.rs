@@ -321,7 +321,7 @@ fn ports_that_are_used_again_lead_to_the_endpoint_that_answers() {
     let bed = ports_again::mk_bed();
     let _proxy = bed.start(&["--cluster-cidr", CLUSTER, NFTABLES, OFFLOAD]);
     let load = Load::start(&ports_again::clients(&bed)).unwrap();
-    let (answers, limit) = (amount(60, 30_000), Duration::from_secs(amount(120, 3_000)));
+    let (answers, limit) = (amount(60, 50_000), Duration::from_secs(amount(120, 6_000)));
     load.wait_for_answers(usize::try_from(answers).unwrap(), limit).unwrap();
     let report = load.stop();
     println!("{report}");
