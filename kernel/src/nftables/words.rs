@@ -21,8 +21,9 @@ const INTERFACE_NAME_LENGTH: usize = 16;
 /// Place of the flags in a header of TCP, and the flag of a reset.
 const TCP_FLAGS: u32 = 13;
 const TCP_RESET: u8 = 4;
-/// `IP_CT_DIR_ORIGINAL`, `IPS_DST_NAT` (include/uapi/linux/netfilter/nf_conntrack_common.h)
+/// `IP_CT_DIR_ORIGINAL`, `IPS_CONFIRMED`, `IPS_DST_NAT` (include/uapi/linux/netfilter/nf_conntrack_common.h)
 const ORIGINAL: u8 = 0;
+const CONFIRMED: u32 = 8;
 const DESTINATION_TRANSLATED: u32 = 0x20;
 /// `ICMP_PORT_UNREACH`, `ICMPV6_PORT_UNREACH`
 const PORT_UNREACHABLE: [(Family, u8); 2] = [(Family::V4, 3), (Family::V6, 4)];
@@ -198,11 +199,8 @@ impl Translator {
                 to.push(Expression::Conntrack { key: ConntrackKey::Direction, to: FIRST });
                 to.push(compare(false, Data::from_bytes(&[ORIGINAL])));
             }
-            Match::DestinationTranslated => {
-                to.push(Expression::Conntrack { key: ConntrackKey::Status, to: FIRST });
-                to.push(masked(FIRST, Data::mark(DESTINATION_TRANSLATED), Data::mark(0)));
-                to.push(compare(true, Data::mark(0)));
-            }
+            Match::DestinationTranslated => has_status(DESTINATION_TRANSLATED, to),
+            Match::Confirmed => has_status(CONFIRMED, to),
             Match::Reset => {
                 of_protocol(Protocol::Tcp, to);
                 to.push(Expression::Payload {
@@ -343,6 +341,13 @@ const SECOND_OF_16: Register = Register::at(4);
 fn of_protocol(protocol: Protocol, to: &mut Vec<Expression>) {
     to.push(Expression::Meta { key: MetaKey::TransportProtocol, to: FIRST });
     to.push(compare(false, Data::default().with_protocol(protocol_number(protocol))));
+}
+
+/// Its connection has this bit of `IPS_*`.
+fn has_status(bit: u32, to: &mut Vec<Expression>) {
+    to.push(Expression::Conntrack { key: ConntrackKey::Status, to: FIRST });
+    to.push(masked(FIRST, Data::mark(bit), Data::mark(0)));
+    to.push(compare(true, Data::mark(0)));
 }
 
 fn port_to(to: Register) -> Expression {

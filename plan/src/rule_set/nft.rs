@@ -180,15 +180,8 @@ impl Writer<'_> {
     fn services(&self, cluster: &'static str, local: &'static str) -> Vec<Rule> {
         let to = |kind, action| Rule::new([self.frontend(kind)], action);
         let mut rules = vec![
-            // Most connections are to cluster IPs that have endpoints.
-            Rule::new(
-                [
-                    self.frontend(SetKind::ClusterIp),
-                    self.no_frontend(SetKind::NoEndpoints),
-                    self.no_frontend(SetKind::NoLocalEndpoints),
-                ],
-                Action::GoTo(cluster),
-            ),
+            // Most connections are to cluster IPs.
+            to(SetKind::ClusterIp, Action::GoTo(cluster)),
             // All addresses are local at which Services are served.
             Rule::new([Match::NotLocalDestination], Action::Return),
             to(SetKind::NoEndpoints, Action::GoTo(REFUSE)),
@@ -244,7 +237,18 @@ impl Writer<'_> {
     }
 
     fn cluster(&self) -> Vec<Rule> {
-        self.masqueraded_for_being_remote().into_iter().chain(self.to_any_endpoint()).collect()
+        let has_endpoints = [SetKind::NoEndpoints, SetKind::NoLocalEndpoints];
+        let has_endpoints = has_endpoints.map(|kind| self.no_frontend(kind));
+        // A frontend with an internal frontend has endpoints: it need not be looked up in other sets.
+        let remote = self.masqueraded_for_being_remote().into_iter();
+        remote
+            .chain(self.led())
+            .chain([
+                Rule::new(has_endpoints, Action::KeepDestination),
+                Rule::new([self.frontend(SetKind::NoEndpoints)], Action::GoTo(REFUSE)),
+                Rule::new([], Action::Drop),
+            ])
+            .collect()
     }
 
     /// The node's own connections that took a cluster IP as their source are masqueraded as well: the answers to those
@@ -312,16 +316,16 @@ impl Writer<'_> {
     }
 
     fn masqueraded(&self) -> Vec<Rule> {
-        let marked = [Rule::new([], Action::SetMark(self.settings.mark))];
-        marked.into_iter().chain(self.to_any_endpoint()).collect()
+        let marked = Rule::new([], Action::SetMark(self.settings.mark));
+        let kept = Rule::new([], Action::KeepDestination);
+        [marked].into_iter().chain(self.led()).chain([kept]).collect()
     }
 
-    /// Leads to IPVS: on the fast path to the frontend's internal frontend, by a translation that connection tracking goes on with.
-    fn to_any_endpoint(&self) -> Vec<Rule> {
-        let led = self.fast_path().map(|network| {
+    /// Leads to the frontend's internal frontend on the fast path, by a translation that connection tracking goes on with.
+    fn led(&self) -> Option<Rule> {
+        self.fast_path().map(|network| {
             Rule::new([self.frontend(SetKind::InternalFrontend)], Action::MapDestination(network))
-        });
-        led.into_iter().chain([Rule::new([], Action::KeepDestination)]).collect()
+        })
     }
 
     /// The network of internal frontends that all clients are led to.
@@ -331,11 +335,12 @@ impl Writer<'_> {
     }
 
     /// Moves connections that were led to internal frontends to the flow table. An answer must not do it: a policy that drops
-    /// what clients send, and knows no connections, would be passed by.
+    /// what clients send, and knows no connections, would be passed by. Nor can a connection's first packet, which is not looked up.
     fn offloaded(&self) -> Rule {
         let (key, set) = (Key::OriginalFrontend, self.set(SetKind::InternalFrontend));
         let is_led = Match::InSet { key, set, is_not: false };
-        Rule::new([Match::FirstDirection, Match::DestinationTranslated, is_led], Action::Offload)
+        let is_translated = [Match::FirstDirection, Match::DestinationTranslated, Match::Confirmed];
+        Rule::new(is_translated.into_iter().chain([is_led]), Action::Offload)
     }
 
     /// Leads this node's pods from a frontend to its internal frontend; other clients come back.

@@ -55,6 +55,8 @@ pub enum Match {
     FirstDirection,
     /// Its connection's destination was translated to another one.
     DestinationTranslated,
+    /// Its connection has been confirmed: another packet has come through before it.
+    Confirmed,
 }
 
 /// Key of a lookup in a set.
@@ -155,6 +157,7 @@ impl Words {
             Match::Reset => "tcp flags & rst == rst".to_owned(),
             Match::FirstDirection => "ct direction original".to_owned(),
             Match::DestinationTranslated => "ct status dnat".to_owned(),
+            Match::Confirmed => "ct status confirmed".to_owned(),
         }
     }
 
