@@ -131,6 +131,7 @@ fn chart(version: &str, time: u64) -> Result<Vec<u8>> {
     }
     let mut root = Root::new();
     root.add_folder(&build::workspace().join(CHART), "kube-ipvs")?;
+    root.file("kube-ipvs/LICENSE", 0o644, read("LICENSE")?.into_bytes())?;
     root.compressed(time)
 }
 

@@ -12,6 +12,9 @@ app.kubernetes.io/name: kube-ipvs
 app.kubernetes.io/component: service-proxy
 app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/part-of: kube-ipvs
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
 {{/* Labels of every object. */}}
