@@ -257,7 +257,9 @@ fn the_page_of_values_has_every_value() {
     let file = format!("{CHART}/README.md");
     let page = page();
     if std::env::var_os(WRITE).is_some() {
+        // Another test writes the schema meanwhile.
         fs::write(root().join(&file), &page).unwrap();
+        return;
     }
     assert!(read(&file) == page, "{file} is stale: cargo xtask docs");
     let schema: Value = serde_json::from_str(&read(SCHEMA)).unwrap();

@@ -51,8 +51,8 @@ pub(super) struct Found {
     ipvs: Option<ConnectionState>,
 }
 
-/// What IPVS and connection tracking know a connection by: the frontend is another one to IPVS, if the
-/// client was led to an internal frontend.
+/// Ends by which IPVS and conntrack know a connection. IPVS has another frontend if rules led the client to an
+/// internal frontend.
 type Ends = (Protocol, SocketAddr, SocketAddr);
 
 /// Connections of IPVS by their ends.
