@@ -199,6 +199,17 @@ mod tests {
     }
 
     #[test]
+    fn the_chart_has_its_files_and_the_license() {
+        let archive = chart(env!("CARGO_PKG_VERSION"), 7).unwrap();
+        let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(&archive[..]));
+        let paths = archive.entries().unwrap().map(|it| it.unwrap().path().unwrap().into_owned());
+        let paths: Vec<PathBuf> = paths.collect();
+        for file in ["Chart.yaml", "LICENSE", "README.md", "files/kube-ipvs.json"] {
+            assert!(paths.contains(&Path::new("kube-ipvs").join(file)), "{file}: {paths:?}");
+        }
+    }
+
+    #[test]
     fn sums_are_what_sha256sum_reads() {
         let files = BTreeMap::from([("a".to_owned(), b"x".to_vec())]);
         let digest = "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881";
