@@ -218,8 +218,6 @@ fn page() -> String {
     let mut page = "\
 # kube-ipvs
 
-![One line that splits into three](https://kube-ipvs.io/docs/pictures/icon.svg)
-
 Service proxy in IPVS mode, a drop-in replacement for kube-proxy: a DaemonSet that runs on a node instead of kube-proxy.
 
 ```sh
