@@ -62,7 +62,7 @@ settings! {
         }
         conntrack: Conntrack = "conntrack";
         detect_local: DetectLocal = "detectLocal";
-        /// How to recognise traffic of this node's own pods, which is not masqueraded: {words}.
+        /// Method to recognise traffic of this node's own pods, which is not masqueraded: {words}.
         /// Empty: ClusterCIDR
         detect_local_mode: Parsed<DetectLocalMode> = "detectLocalMode", "string" {
             flag: "detect-local-mode" "MODE" Masquerading,

@@ -38,7 +38,7 @@ thread_local! {
     static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; SCRATCH_BYTES]);
 }
 
-/// What became of bytes that were read.
+/// Result for bytes that were read.
 enum Step {
     Written(usize),
     /// These wait until the receiver takes them.

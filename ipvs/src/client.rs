@@ -233,7 +233,7 @@ impl Client {
     }
 
     /// Every virtual server that can be decoded, and the errors of the others: one that another program
-    /// made with what this crate does not know keeps nobody from listing the rest.
+    /// made with attributes unknown to this crate does not hide the rest.
     ///
     /// # Errors
     /// The kernel's refusal, or the socket's failure.

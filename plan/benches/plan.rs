@@ -197,8 +197,8 @@ fn chains_found(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// What the process takes more after planning. Events and operations are not in it. To be called
-/// first: what was freed before would be used again, and not counted.
+/// Memory that planning adds to the process, without Events and operations. Call it first: memory that was freed
+/// before would be used again, and not counted.
 fn memory_of_chains() {
     let n_services = 25_000;
     let mut planner = mk_planner_of(n_services, Mode::Iptables);

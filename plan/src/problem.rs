@@ -126,7 +126,7 @@ pub enum Problem {
     },
     /// The Service asks for something that only mode ipvs can do.
     NoEffect {
-        /// What it asks for.
+        /// The annotation's setting.
         setting: Override,
         /// Mode of the node.
         mode: Mode,

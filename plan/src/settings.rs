@@ -55,11 +55,11 @@ pub struct Settings {
     /// True if a Service is served at its load balancer's address although another Node's status
     /// has it. That node is cut off from all others if the address is really its own.
     pub load_balancers_before_nodes: bool,
-    /// Whether the rules of mode ipvs let Service traffic in.
+    /// Says if the rules of IPVS mode accept Service traffic.
     pub accept_service_traffic: AcceptServiceTraffic,
-    /// Form of the constant rules of mode ipvs; [`Settings::has_tables`] says which is in force.
+    /// Form of the constant rules of IPVS mode; [`Settings::has_tables`] says which is in force.
     pub rule_form: RuleForm,
-    /// Way of established connections in mode ipvs.
+    /// Path of established connections in IPVS mode.
     pub fast_path: FastPath,
     /// Port at which the health server listens on all addresses; none: it does not.
     pub health_port: Option<u16>,

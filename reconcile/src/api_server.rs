@@ -35,7 +35,7 @@ pub(super) async fn give_up_addresses(
         let frontend =
             Frontend { address: server.ip(), protocol: Protocol::Tcp, port: server.port() };
         let entry = Entry::AddressPort(frontend);
-        // Whoever binds a cluster address has the set. Without it nothing tells one from others.
+        // A mode that binds cluster IPs has the set. Without it, they cannot be told from other addresses.
         if clusters.is_none_or(|it| it.entries.contains(&entry)) {
             continue;
         }

@@ -19,9 +19,9 @@
 //! node too, and if all nodes left, one bad object would end the cluster's traffic. The metric
 //! `kube_ipvs_pending_retries` counts such refusals.
 //!
-//! Where rules lead, chains are like that: a family is not healthy when no change of its chains could
-//! be written for the timeout, for a reason that is in none of them (the lock is held, the programs
-//! are gone). So is kube-proxy in its mode iptables.
+//! In a rule-based mode the same holds for chains: a family is not healthy if no change of its chains could be
+//! written for the timeout, for a reason outside of the chains (the lock is held, the programs are gone). kube-proxy's
+//! iptables mode does the same.
 //!
 //! This state outlives a tenure. Until the next one has planned everything, what was known last is
 //! answered.

@@ -67,7 +67,7 @@ pub struct NodeAddresses {
 #[derive(Debug, Clone, Default)]
 pub struct CheckUpdates(Arc<SharedUpdates>);
 
-/// What a tenure serves.
+/// Addresses and families that one run serves.
 #[derive(Debug)]
 pub(super) struct Scope {
     pub(super) families: Vec<Family>,

@@ -1,11 +1,12 @@
 //! Protobuf as serde reads JSON: a message is a map with the names that its fields have in JSON.
 //!
-//! So the types of [`object`](super::object), with all their limits, are those of both encodings. A schema says which
-//! fields of a message are read; of any other no more than the length is looked at. The wire format is that of
+//! The types of [`object`](super::object), with all their limits, are those of both encodings. A schema lists the fields
+//! of a message that are read; of any other field only the length is read. The wire format is that of
 //! <https://protobuf.dev/programming-guides/encoding>, without groups, which no message of Kubernetes has.
 //!
-//! What JSON leaves out is left out here: Go writes a string or number that is not a pointer into a message even if it
-//! is empty or 0 (gogo/protobuf), and with `omitempty` not into JSON. A field that comes twice is an error, as in JSON.
+//! Fields that JSON leaves out are left out here too: Go writes a string or number that is not a pointer into a message
+//! even if it is empty or 0 (gogo/protobuf), and with `omitempty` not into JSON. A field that comes twice is an error, as
+//! in JSON.
 
 use std::borrow::Cow;
 

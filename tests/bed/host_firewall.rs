@@ -11,7 +11,7 @@ use crate::fixture::{Bed, PROTOCOLS, TARGET, assert_shares, ip};
 const OWN_PORT: u16 = 9100;
 const NODE: [&str; 2] = ["192.168.0.11", "fd00:192::11"];
 
-/// What a firewall amounts to that lets in the kubelet, BGP and SSH.
+/// Rules of a firewall that accepts the kubelet, BGP and SSH.
 const FIREWALL: &str = "
     for it in iptables ip6tables; do
         $it -A INPUT -i lo -j ACCEPT
@@ -137,8 +137,7 @@ fn the_firewall_decides_where_the_operator_wants_that_and_an_upgrade_writes_the_
     assert_all_served(&bed);
 }
 
-/// What is let in is let in for the clients of `spec.loadBalancerSourceRanges` alone, wherever the
-/// jump to their rules stands.
+/// Only clients of `spec.loadBalancerSourceRanges` are accepted, wherever the jump to their rules stands.
 #[test]
 fn source_ranges_hold_behind_a_firewall() {
     let bed = Bed::new();

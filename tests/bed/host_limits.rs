@@ -1,5 +1,5 @@
-//! What a host lacks or has otherwise: IPv6 off by default, addresses chosen as a source, buckets of
-//! connection tracking that cannot be written, protocols of IPVS.
+//! Hosts with unusual settings: IPv6 off by default, addresses chosen as a source, conntrack buckets that cannot be
+//! written, protocols of IPVS.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr, UdpSocket};

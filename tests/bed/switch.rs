@@ -1,4 +1,4 @@
-//! What a switch between ipvs mode and iptables mode on a living node rests on: facts of the kernel.
+//! Facts of the kernel on which a switch between IPVS mode and iptables mode on a live node rests.
 //!
 //! The tests set up virtual servers and rules by hand, as both modes have them, and open connections
 //! before and after the rules change. "Old" is a connection that IPVS made, "new" one that DNAT made.
@@ -24,12 +24,11 @@
 //! | `vs/nat_icmp_send` 1 cuts what DNAT sends to a real server. | `source::nat_icmp_send_…` |
 //! | Connections through an internal frontend (pods and node, `externalTrafficPolicy: Local`) outlive their virtual servers: their entry in connection tracking has another tuple than the one that IPVS deletes. | `load::the_load_notices_…` |
 //!
-//! How often a port used again is cut off, measured with 8 connections at a time of 100 ms each, 320
-//! ports in turn and 3 endpoints: 2 to 8 connections are reset in all, of those that live at the
-//! removal, on each kernel. It made no difference whether the removal came at once or 14 s after the
-//! rules. With copies of the SYNs: none, of 937 to 1,347 connections.
+//! Resets of reused ports, measured with 8 connections at a time of 100 ms each, 320 ports in turn and 3 endpoints: 2 to
+//! 8 connections in all, of those that live at the removal, on each kernel. It made no difference whether the removal came at once or 14 s after the
+//! rules. With retransmitted SYNs: none, of 937 to 1,347 connections.
 //!
-//! How many datagrams a removal costs a flow that sends one every 2 ms: 0 to 2.
+//! Datagrams that a flow loses at a removal, if it sends one every 2 ms: 0 to 2.
 
 mod datagrams;
 mod ground;

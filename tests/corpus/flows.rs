@@ -215,7 +215,7 @@ fn node_ports_are_served_at_the_chosen_addresses() {
         (OUTSIDE, "172.18.0.2:3001", ["all+m", "all+m", "passed", "passed", "all+m"]),
         (LOOPBACK, "127.0.0.1:3001", ["all+m", "passed", "passed", "all+m", "all+m"]),
         (OUTSIDE, "192.168.0.3:3001", ["passed"; 5]),
-        // With the rule of KUBE-FIREWALL nobody reaches loopback addresses from elsewhere.
+        // The rule of KUBE-FIREWALL drops packets from elsewhere to loopback addresses.
         (OUTSIDE, "127.0.0.1:80", ["dropped", "passed", "passed", "dropped", "dropped"]),
     ] {
         let found = columns.each_ref().map(|it| fate(it, &objects, client, destination));

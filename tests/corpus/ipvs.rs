@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::cluster::{Node, Stage, clusters, settings};
 use crate::saved::difference;
 
-/// What one of both has, in one form.
+/// State of kube-proxy or of kube-ipvs, in a common form.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct State {
     virtual_servers: BTreeMap<Frontend, Server>,
@@ -30,14 +30,14 @@ struct Server {
     real: BTreeMap<SocketAddr, u32>,
 }
 
-/// What the objects say, independent of how the program reads them.
+/// Facts of the objects, read without the code of kube-ipvs.
 struct Cluster {
     endpoints_here: BTreeSet<IpAddr>,
     services: Vec<Value>,
 }
 
 impl State {
-    /// What kube-proxy left.
+    /// State that kube-proxy left.
     fn left(stage: &Stage) -> Self {
         let mut state = Self { bound: stage.bound(), ..Self::default() };
         for line in stage.read("ipvs/ipvsadm-Sn").lines() {
@@ -69,7 +69,7 @@ impl State {
         state
     }
 
-    /// What there is here.
+    /// State of kube-ipvs.
     fn here(actual: &Actual) -> Self {
         let mut state = Self::default();
         for (frontend, found) in &actual.virtual_servers {
@@ -239,7 +239,7 @@ fn addresses(service: &Value) -> Vec<String> {
     addresses
 }
 
-/// What kube-proxy left, with the exceptions, in lines.
+/// State that kube-proxy left, with the exceptions, in lines.
 fn expected(stage: &Stage) -> Vec<String> {
     let mut left = State::left(stage);
     left.without_fallback(&Cluster::of(stage));

@@ -1,4 +1,4 @@
-//! What is wrong with a table of rules whatever the Services are, as kube-proxy's own tests check it
+//! Faults of a table of rules that do not depend on Services, as kube-proxy's own tests check them
 //! (`checkIPTablesRuleJumps` in pkg/proxy/iptables/proxier_test.go).
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,4 +1,4 @@
-//! What kube-proxy leaves in the kernel for a cluster, and what is desired here for the same one.
+//! Comparison of the state that kube-proxy leaves in the kernel for a cluster with the desired state of kube-ipvs.
 //!
 //! Each folder beside this file is a cluster in several stages: objects as kube-apiserver 1.36.2 gave
 //! them, and what kube-proxy 1.36.2 left for them in its modes ipvs and iptables: the output of

@@ -29,7 +29,7 @@ pub(crate) struct Packet {
     pub(crate) known_to: Vec<String>,
 }
 
-/// What becomes of a packet.
+/// Fate of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fate {
     /// It gets to this address, which is not its destination's if it was changed.

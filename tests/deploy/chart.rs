@@ -150,10 +150,13 @@ fn the_schema_of_values_takes_nothing_that_it_does_not_know() {
 }
 
 /// Names of the schema that values.yaml does not have because they have no default.
-const WITHOUT_DEFAULT: [&str; 8] = [
+const WITHOUT_DEFAULT: [&str; 11] = [
     ".affinity.nodeAffinity",
     ".affinity.podAffinity",
     ".affinity.podAntiAffinity",
+    ".dnsConfig.nameservers",
+    ".dnsConfig.options",
+    ".dnsConfig.searches",
     ".global",
     ".initContainer.resources.limits",
     ".livenessProbe.initialDelaySeconds",
@@ -215,16 +218,16 @@ fn page() -> String {
     let mut page = "\
 # kube-ipvs
 
-![One line that splits into three](../../../docs/pictures/icon.svg)
-
-Service proxy in IPVS mode, a drop-in replacement for kube-proxy: one DaemonSet, which has to run on a node instead of kube-proxy.
+Service proxy in IPVS mode, a drop-in replacement for kube-proxy: a DaemonSet that runs on a node instead of kube-proxy.
 
 ```sh
 helm install kube-ipvs deploy/helm/kube-ipvs --namespace kube-system --values VALUES
 ```
 
-`docs/install-with-helm.md` has examples, upgrade and rollback; `docs/runbook.md` the alerts. `cargo xtask docs` writes this page from
-`deploy/helm/kube-ipvs/values.yaml`.
+- [Install with Helm](https://kube-ipvs.io/docs/install-with-helm.html): examples, upgrade and rollback.
+- [Runbook](https://kube-ipvs.io/docs/runbook.html): the alerts, and what to do at each.
+
+`cargo xtask docs` writes this page from `values.yaml`.
 
 | Value | Default | Meaning |
 | --- | --- | --- |
@@ -241,7 +244,8 @@ helm install kube-ipvs deploy/helm/kube-ipvs --namespace kube-system --values VA
             });
         let default = if has_own { "see below".to_owned() } else { format!("`{default}`") };
         // Markdown takes a bar for the end of the cell.
-        page += &format!("| `{path}` | {default} | {} |\n", comment.replace('|', "\\|"));
+        let comment = syntax::site::with_addresses(&comment).replace('|', "\\|");
+        page += &format!("| `{path}` | {default} | {comment} |\n");
     }
     page
 }
@@ -251,7 +255,9 @@ fn the_page_of_values_has_every_value() {
     let file = format!("{CHART}/README.md");
     let page = page();
     if std::env::var_os(WRITE).is_some() {
+        // Another test writes the schema meanwhile.
         fs::write(root().join(&file), &page).unwrap();
+        return;
     }
     assert!(read(&file) == page, "{file} is stale: cargo xtask docs");
     let schema: Value = serde_json::from_str(&read(SCHEMA)).unwrap();
@@ -259,7 +265,7 @@ fn the_page_of_values_has_every_value() {
     for (name, property) in schema["properties"].as_object().unwrap() {
         let below = property["properties"].as_object().into_iter().flatten();
         // Objects of Kubernetes, and the documents that docs/config.md has.
-        let is_ours = !["resources", "affinity", "livenessProbe", "readinessProbe"]
+        let is_ours = !["resources", "affinity", "dnsConfig", "livenessProbe", "readinessProbe"]
             .contains(&name.as_str())
             && !name.ends_with("Configuration");
         let names = below.filter(|_| is_ours).map(|(other, _)| format!("{name}.{other}"));
@@ -274,13 +280,17 @@ fn the_page_of_values_has_every_value() {
 }
 
 #[test]
-fn the_chart_has_the_rules_of_the_kustomization() {
-    let copy = format!("{CHART}/files/rules.yaml");
-    let rules = read(super::observed::RULES);
-    if std::env::var_os(WRITE).is_some() {
-        fs::write(root().join(&copy), &rules).unwrap();
+fn the_chart_has_the_rules_and_the_dashboard_of_the_kustomization() {
+    for (file, copy) in [
+        (super::observed::RULES, format!("{CHART}/files/rules.yaml")),
+        (super::observed::DASHBOARD, format!("{CHART}/files/kube-ipvs.json")),
+    ] {
+        let text = read(file);
+        if std::env::var_os(WRITE).is_some() {
+            fs::write(root().join(&copy), &text).unwrap();
+        }
+        assert!(read(&copy) == text, "{copy} is stale: cargo xtask docs");
     }
-    assert!(read(&copy) == rules, "{copy} is stale: cargo xtask docs");
 }
 
 #[test]
@@ -289,12 +299,15 @@ fn addresses_of_the_site_have_one_base() {
     let site = chart["home"].as_str().unwrap();
     let icon = chart["icon"].as_str().unwrap().strip_prefix(site).unwrap();
     assert!(root().join(icon.trim_start_matches('/')).exists(), "{icon}");
-    let links: Vec<Value> =
-        serde_saphyr::from_str(chart["annotations"]["artifacthub.io/links"].as_str().unwrap())
-            .unwrap();
-    let rules = super::observed::runbook_urls();
-    let links = links.iter().map(|link| link["url"].as_str().unwrap().to_owned()).chain(rules);
-    for link in links {
+    let maintainer = &chart["maintainers"][0]["url"];
+    assert_eq!(maintainer, site);
+    let listed = |name: &str| -> Vec<String> {
+        let list = chart["annotations"][name].as_str().unwrap();
+        let list: Vec<Value> = serde_saphyr::from_str(list).unwrap();
+        list.iter().map(|link| link["url"].as_str().unwrap().to_owned()).collect()
+    };
+    let links = ["artifacthub.io/links", "artifacthub.io/screenshots"].map(listed).concat();
+    for link in links.into_iter().chain(super::observed::runbook_urls()) {
         let page = link.strip_prefix(&format!("{site}/")).unwrap_or_else(|| panic!("{link}"));
         let page = page.split('#').next().unwrap().replace(".html", ".md");
         assert!(root().join(&page).exists(), "{link}");

@@ -79,6 +79,8 @@ struct Generator {
     #[serde(default)]
     behavior: Option<String>,
     files: Vec<String>,
+    #[serde(rename = "options", default)]
+    _options: Option<Value>,
 }
 
 fn root() -> &'static Path {
@@ -237,9 +239,13 @@ fn kustomizations_name_what_is_there_and_leave_nothing_out() {
             assert!(named.contains(&path), "{shown} leaves out {}", path.display());
         }
         for generator in &kustomization.config_map_generator {
-            assert_eq!(generator.name, "kube-ipvs", "{shown}");
-            let own = folder == root().join(BASE);
-            assert_eq!(generator.behavior.is_none(), own, "{shown}: only the base makes it");
+            let maker = match generator.name.as_str() {
+                "kube-ipvs" => BASE,
+                "kube-ipvs-dashboard" => "deploy/grafana",
+                other => panic!("{shown}: {other}"),
+            };
+            let is_made = folder == root().join(maker);
+            assert_eq!(generator.behavior.is_none(), is_made, "{shown}: only {maker} makes it");
         }
         for version in kustomization
             .labels

@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::{parse, read};
 
 pub(super) const RULES: &str = "deploy/kustomize/components/prometheus/rules.yaml";
-const DASHBOARD: &str = "deploy/grafana/kube-ipvs.json";
+pub(super) const DASHBOARD: &str = "deploy/grafana/kube-ipvs.json";
 const PAGE: &str = "docs/runbook.md";
 
 /// Every series that is served at `/metrics`, by `docs/metrics.md`, with its labels.

@@ -41,7 +41,7 @@ async fn the_api_servers_address_is_given_up_before_there_is_a_list() {
     }
 }
 
-/// That of its own Service is how a pod reaches it.
+/// A pod reaches the API server by its Service's cluster IP, which is not given up.
 #[tokio::test(start_paused = true)]
 async fn a_cluster_address_is_not_given_up() {
     let server: SocketAddr = "10.96.0.1:80".parse().unwrap();

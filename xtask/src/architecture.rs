@@ -43,7 +43,7 @@ impl Architecture {
         })?;
         let target = self.target();
         host_tool::output(Command::new("rustup").args(["target", "add", target]))
-            .with_context(|| format!("Rust's standard library for {target}"))?;
+            .with_context(|| format!("cannot install Rust's standard library for {target}"))?;
         Ok(())
     }
 

@@ -47,46 +47,44 @@ pub(crate) struct BenchArguments {
     /// Measurement to take.
     #[arg(long, value_enum, default_value_t)]
     what: Measurement,
-    /// The guests to measure in.
+    /// Kinds of guest to measure in.
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["uml", "qemu"])]
     lane: Vec<Lane>,
-    /// The kernels, one after the other.
+    /// Kernels, one after another.
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["6.1", "6.12"])]
     kernel: Vec<Kernel>,
-    /// Sizes: number of services, and of endpoints each; without it, 1000x10, 10000x10, 50000x10
-    /// and 5000x50.
+    /// Numbers of Services, and of endpoints of each. Default: 1000x10, 10000x10, 50000x10 and 5000x50.
     #[arg(long, value_delimiter = ',', value_name = "SERVICESxENDPOINTS")]
     sizes: Vec<String>,
-    /// Watch for seconds instead of minutes, and build quickly: to see that it works.
+    /// Measure for seconds instead of minutes, in a quick build: to see that the benchmark works.
     #[arg(long)]
     short: bool,
-    /// The file that gets everything as JSON.
+    /// File for the results in JSON.
     #[arg(long, value_name = "FILE", default_value = "target/bench/performance.json")]
     json: PathBuf,
-    /// Measure nothing; take these files of earlier runs instead, of one machine.
+    /// Measure nothing: read the results from these files of earlier runs on one machine.
     #[arg(long, value_delimiter = ',', value_name = "FILE")]
     from: Vec<PathBuf>,
-    /// Remark for readers of the page on how it was measured.
+    /// Remark for the page on how the results were measured.
     #[arg(long, value_name = "TEXT", default_value = "")]
     remark: String,
     /// Write docs/internals/performance.md and its JSON.
     #[arg(long)]
     write_docs: bool,
-    /// At scale, have one local route in the place of an address for each Service (serviceRoutes).
+    /// At scale: use one local route instead of an address for each Service (serviceRoutes).
     #[arg(long)]
     routes: bool,
-    /// Measure kube-ipvs and this program, a kube-proxy, from outside in one guest, with an API server: the first sync, a
-    /// restart, changes, rest, memory. Its flags follow `--`.
+    /// Compare kube-ipvs with this kube-proxy in one guest with an API server: first sync, restart, changes, CPU at rest,
+    /// memory. Flags of the kube-proxy follow `--`.
     #[arg(long, value_name = "FILE")]
     peer: Option<PathBuf>,
-    /// For packets, print connections a second of the machine instead of instructions, in the guests of --lane.
+    /// Packets: print connections per second instead of instructions, in the guests of --lane.
     #[arg(long)]
     rate: bool,
-    /// For packets, have iptables mean that of x_tables.
+    /// Packets: use iptables for x_tables.
     #[arg(long)]
     legacy: bool,
-    /// For the footprint, SERVICESxENDPOINTS, of which there may be several; for the herd, how many
-    /// followers; for packets, options of the benchmark.
+    /// Footprint: one or more SERVICESxENDPOINTS. Herd: number of followers. Packets: options of the benchmark.
     #[arg(last = true, value_name = "ARGUMENTS")]
     arguments: Vec<String>,
 }
@@ -94,19 +92,18 @@ pub(crate) struct BenchArguments {
 /// Measurements that there are.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 enum Measurement {
-    /// The loop on the kernel: the first sync, changes, restarts and repairs, beside the raw cost.
+    /// The reconcile loop: first sync, changes, restarts and repairs, with the kernel's own cost.
     #[default]
     AtScale,
-    /// Mode iptables beside mode ipvs and a bare iptables-restore, printed.
+    /// iptables mode, IPVS mode and a bare iptables-restore, printed.
     Modes,
-    /// Delays of changes beside a large Service that changes again and again, and beside a change of the
-    /// scheduler, printed.
+    /// Delays of changes while a large Service keeps changing, and while the scheduler changes, printed.
     HeldUp,
-    /// The program's memory and processor time, fed by an API server.
+    /// Memory and CPU time of kube-ipvs with an API server.
     Footprint,
-    /// The cost of many nodes to the API server that they follow. Needs no kernel.
+    /// Cost of many nodes to their API server. Needs no kernel.
     Herd,
-    /// The instructions that a packet costs on its way through a node, printed.
+    /// Instructions per packet on its way through a node, printed.
     Packets,
 }
 
@@ -158,7 +155,7 @@ pub(crate) fn short_form_of_peer() -> Result<()> {
     let (_, daemon) = build::bench_program_and_daemon("footprint")?;
     let folder = tempfile::tempdir()?;
     let peer = folder.path().join("stand-in");
-    std::fs::copy(daemon, &peer).context("copy the program")?;
+    std::fs::copy(daemon, &peer).context("cannot copy the program")?;
     beside(&BenchArguments::short("300x2"), &peer)
 }
 
@@ -257,17 +254,18 @@ fn at_scale(arguments: &BenchArguments) -> Result<Results> {
         let guest = Guest { output: Some(output.path().to_owned()), ..guest(kernel, lane.accel()) };
         let ended = measure(&guest, &program, &options);
         let report = std::fs::read(output.path().join(REPORT));
-        let report = report.with_context(|| format!("it left no report ({ended:?})"))?;
-        let report: Report =
-            serde_json::from_slice(&report).context("the guest's report cannot be read")?;
+        let report =
+            report.with_context(|| format!("the guest left no report in {REPORT} ({ended:?})"))?;
+        let report: Report = serde_json::from_slice(&report)
+            .with_context(|| format!("cannot decode the guest's {REPORT}"))?;
         let sizes = report.sizes.iter().map(Measured::label).collect();
         let commits = vec![Commit { commit: commit.clone(), sizes }];
         let (profile, series) = (arguments.profile().to_owned(), kernel.to_string());
         results.runs.push(Run { commits, profile, lane, series, report });
         results.write(&arguments.json)?;
-        ended.with_context(|| format!("{file} has the sizes before"))?;
+        ended.with_context(|| format!("a measurement failed; {file} has the earlier ones"))?;
     }
-    eprintln!("bench: {file} has everything");
+    eprintln!("bench: all results are in {file}");
     Ok(results)
 }
 
@@ -275,7 +273,7 @@ fn write_docs(results: &Results) -> Result<()> {
     let docs = build::workspace().join("docs/internals");
     results.write(&docs.join("performance.json"))?;
     std::fs::write(docs.join("performance.md"), page::write(results))?;
-    eprintln!("bench: docs/internals/performance.md and its JSON are written");
+    eprintln!("bench: wrote docs/internals/performance.md and performance.json");
     Ok(())
 }
 
@@ -309,7 +307,10 @@ fn beside(arguments: &BenchArguments, peer: &Path) -> Result<()> {
         false => arguments.sizes.join(","),
     };
     let extent = if arguments.short { "short" } else { "long" };
-    let name = peer.file_name().context("the peer is no file")?.to_string_lossy();
+    let name = peer
+        .file_name()
+        .with_context(|| format!("--peer names no file: {}", peer.display()))?
+        .to_string_lossy();
     let there = format!("/job/peer/{name}");
     let mut options = vec!["beside".to_owned(), sizes, extent.to_owned(), there.clone()];
     options.extend(arguments.arguments.clone());
@@ -354,8 +355,11 @@ fn packets(arguments: &BenchArguments) -> Result<()> {
 
 fn herd(arguments: &BenchArguments) -> Result<()> {
     let program = arguments.program("herd")?;
-    let status = Command::new(program).args(&arguments.arguments).status().context("herd")?;
-    ensure!(status.success(), "herd: {status}");
+    let status = Command::new(program)
+        .args(&arguments.arguments)
+        .status()
+        .context("cannot start the herd")?;
+    ensure!(status.success(), "the herd failed: {status}");
     Ok(())
 }
 
@@ -375,6 +379,9 @@ fn measure(guest: &Guest, program: &Path, options: &[String]) -> Result<()> {
     let verdict = guest.run(&program.to_string_lossy(), options, &mut std::io::stdout())?;
     let (accel, kernel) = (guest.accel, guest.kernel);
     eprintln!("bench: Linux {kernel} ({accel:?}): {} s", started.elapsed().as_secs());
-    ensure!(verdict == Verdict::Exited(0), "measuring on Linux {kernel} ({accel:?}): {verdict}");
+    ensure!(
+        verdict == Verdict::Exited(0),
+        "the measurement on Linux {kernel} ({accel:?}) failed: {verdict}"
+    );
     Ok(())
 }

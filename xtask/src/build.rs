@@ -95,7 +95,7 @@ impl fmt::Display for Tests {
 impl ForGuests {
     pub(crate) fn daemon(&self) -> Result<PathBuf> {
         let is_wanted = |artifact: &Artifact| artifact.is("kube-ipvs", "bin", false);
-        executable(&self.0, is_wanted).context("cargo has not built the daemon")
+        executable(&self.0, is_wanted).context("cargo built no executable `kube-ipvs`")
     }
 
     pub(crate) fn tests(&self, package: &str, tests: Tests) -> Result<PathBuf> {
@@ -106,7 +106,7 @@ impl ForGuests {
             Tests::Inside(_) => artifact.is(package, "lib", true),
         };
         executable(&self.0, is_wanted)
-            .with_context(|| format!("cargo has not built the tests {tests} of {package}"))
+            .with_context(|| format!("cargo built no tests {tests} of {package}"))
     }
 }
 
@@ -145,7 +145,7 @@ pub(crate) fn cargo_into(
         .stdout(Stdio::piped())
         .spawn()
         .context("cannot start cargo")?;
-    let mut stdout = child.stdout.take().context("cargo has no output")?;
+    let mut stdout = child.stdout.take().context("cannot read cargo's output: it has no pipe")?;
     let mut buffer = [0; 4_096];
     loop {
         let length = stdout.read(&mut buffer).context("cannot read cargo's output")?;
@@ -197,7 +197,8 @@ pub(crate) fn bench_program_and_daemon(name: &str) -> Result<(PathBuf, PathBuf)>
 pub(crate) fn host_programs() -> Result<Vec<String>> {
     let mut metadata = Vec::new();
     cargo_into(&["metadata", "--no-deps", "--format-version=1"], &[], &mut metadata)?;
-    let metadata: Metadata = serde_json::from_slice(&metadata).context("cargo's metadata")?;
+    let metadata: Metadata =
+        serde_json::from_slice(&metadata).context("cannot read the output of `cargo metadata`")?;
     let targets = metadata.packages.into_iter().flat_map(|package| package.targets);
     let for_hosts = targets.filter(|it| it.kind == ["test"] && it.required_features.is_empty());
     Ok(for_hosts.map(|target| target.name).collect())

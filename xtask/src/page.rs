@@ -16,8 +16,9 @@ pub(crate) const TESTS: &str = "page::tests::browser::";
 /// Runs the tests, and keeps what they see as the pictures of the documentation.
 pub(crate) fn look() -> Result<()> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("docs").join("pictures");
-    std::fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
-    let folder = folder.to_str().context("the path of the pictures is not text")?;
+    std::fs::create_dir_all(&folder)
+        .with_context(|| format!("cannot create {}", folder.display()))?;
+    let folder = folder.to_str().context("the path of docs/pictures is not UTF-8")?;
     run(&[(PICTURES, folder)])
 }
 
@@ -30,6 +31,6 @@ pub(crate) fn check() -> Result<()> {
 fn run(environment: &[(&str, &str)]) -> Result<()> {
     host_packages::install_missing(&["chromium-headless-shell", "fonts-dejavu-core"])?;
     let tests = ["--quiet", "--lib", "--", TESTS];
-    ensure!(passed(&tests, environment)? > 0, "there are no tests {TESTS}");
+    ensure!(passed(&tests, environment)? > 0, "cargo ran no tests whose names contain {TESTS}");
     Ok(())
 }

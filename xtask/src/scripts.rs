@@ -26,14 +26,15 @@ pub(crate) fn check() -> Result<()> {
     shellcheck.args(["--external-sources", "--source-path=SCRIPTDIR"]).args(&scripts);
     let answer = host_tool::output_whatever_status(&mut shellcheck)?;
     if !answer.status.success() {
-        bail!("shellcheck found:\n{}", String::from_utf8_lossy(&answer.stdout));
+        bail!("shellcheck reports:\n{}", String::from_utf8_lossy(&answer.stdout));
     }
     Ok(())
 }
 
 /// The scripts below a folder, but for what is hidden or built.
 fn find(folder: &Path, scripts: &mut Vec<PathBuf>) -> Result<()> {
-    let entries = fs::read_dir(folder).with_context(|| format!("read {}", folder.display()))?;
+    let entries =
+        fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
     for entry in entries {
         let entry = entry?;
         let (name, path) = (entry.file_name(), entry.path());
@@ -51,7 +52,8 @@ fn find(folder: &Path, scripts: &mut Vec<PathBuf>) -> Result<()> {
 
 /// The shell that a script is for, by its first line; bash, if that does not say.
 fn shell(script: &Path) -> Result<String> {
-    let text = fs::read_to_string(script).with_context(|| format!("read {}", script.display()))?;
+    let text =
+        fs::read_to_string(script).with_context(|| format!("cannot read {}", script.display()))?;
     let first = text.lines().next().unwrap_or_default();
     let named = first.strip_prefix("#!").and_then(|line| line.rsplit(['/', ' ']).next());
     Ok(named.unwrap_or("bash").to_owned())

@@ -35,12 +35,13 @@ fn make() -> Result<PathBuf> {
     let root = build::workspace();
     let book = root.join("target/site");
     if book.exists() {
-        fs::remove_dir_all(&book).with_context(|| format!("remove {}", book.display()))?;
+        fs::remove_dir_all(&book).with_context(|| format!("cannot remove {}", book.display()))?;
     }
     source::gather(root, &book.join("src"))?;
     for file in SETTINGS {
         let name = Path::new(file).file_name().unwrap_or_default();
-        fs::copy(root.join(file), book.join(name)).with_context(|| format!("copy {file}"))?;
+        fs::copy(root.join(file), book.join(name))
+            .with_context(|| format!("cannot copy {file}"))?;
     }
     mdbook::build(&book)?;
     let pages = book.join("pages");

@@ -36,20 +36,19 @@ use output::{Tally, Tee, Timed};
 /// Choice of what is tested, and where.
 #[derive(Debug, Args)]
 pub(crate) struct TestArguments {
-    /// The tiers to run; without it, all but the switch tier and the arm64 tier.
+    /// Tiers to run. Default: all but the switch tier and the arm64 tier.
     #[arg(long, value_enum, value_delimiter = ',')]
     tier: Vec<Tier>,
-    /// The kernels of the kernel tier. The bed tier runs on the newest of them in user mode, and
-    /// otherwise on the first. Without it, the kernel tier is for the oldest and the newest there
-    /// are, and the bed tier for the newest in user mode and otherwise for one in between. The switch
-    /// tier is for all, and the arm64 tier for the newest.
+    /// Kernels to run on. The kernel tier runs on each; the bed tier on the newest in user-mode Linux, and on the first
+    /// in qemu. Default: the kernel tier runs on the oldest and the newest; the bed tier on the newest in user-mode
+    /// Linux, and on one in between in qemu; the switch tier on all, and the arm64 tier on the newest.
     #[arg(long, value_enum, value_delimiter = ',')]
     kernel: Vec<Kernel>,
-    /// Accelerator for all of the bed tier; without it, user-mode-linux, and once more the default
-    /// of `vm run` for what depends on the kind of iptables.
+    /// Accelerator of the bed tier. Default: user-mode Linux, and then that of `vm run` for tests that depend on the
+    /// kind of iptables.
     #[arg(long, value_enum)]
     accel: Option<AccelChoice>,
-    /// Only tests whose names contain this, in the tiers that run tests.
+    /// Run only tests whose names contain this.
     #[arg(value_name = "FILTER")]
     filter: Option<String>,
 }
@@ -103,20 +102,20 @@ const LEFT_OUT: [&str; 7] =
 /// The long form of what is random.
 #[derive(Debug, Args)]
 pub(crate) struct SoakArguments {
-    /// The kernels to run on.
+    /// Kernels to run on.
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["6.1", "6.12"])]
     kernel: Vec<Kernel>,
-    /// Accelerator of the guests. Emulation takes many times as long.
+    /// Accelerator of the guests. Emulation takes many times longer.
     #[arg(long, value_enum, default_value_t = AccelChoice::Uml)]
     accel: AccelChoice,
-    /// Have iptables mean that of x_tables, as it does in user mode.
+    /// Use iptables for x_tables, as user-mode Linux always does.
     #[arg(long)]
     legacy: bool,
-    /// A seed that a run has printed, to have the same again.
+    /// Seed that an earlier run has printed, to repeat it.
     #[arg(long)]
     seed: Option<u64>,
-    /// Those with this in their name alone: disturbance, killed, load, rollout or tenant, or the beginning of
-    /// tests' names, as in load::a_switch.
+    /// Run only tests with this in their name: disturbance, killed, load, rollout, tenant, or the start of a test's name
+    /// such as load::a_switch.
     #[arg(value_name = "NAME")]
     filter: Option<String>,
 }
@@ -124,19 +123,19 @@ pub(crate) struct SoakArguments {
 /// The groups of checks, in the order in which they run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Tier {
-    /// Formatting, clippy, rustdoc, dependencies, packages, the dashboard, shell scripts, the site: without a warning.
+    /// Formatting, clippy, rustdoc, dependencies, packages, the dashboard, shell scripts and the site, without warnings.
     Lint,
     /// Unit, table, property, codec and scenario tests, on this machine.
     Host,
     /// The libraries and adapters against real kernels.
     Kernel,
-    /// Nodes, pods and clients, real traffic, the real program, on a real kernel.
+    /// Nodes, pods and clients with real traffic and kube-ipvs itself, on a real kernel.
     Bed,
-    /// Switches between modes under load, and all flows of mode userspace, on every kernel and with both
-    /// kinds of iptables. Takes more than an hour where guests are emulated, so it runs only if it is named.
+    /// Switches between modes under load, and all flows of userspace mode, on every kernel and with both kinds of
+    /// iptables. Takes more than an hour in emulated guests, so it runs only by name.
     Switch,
-    /// The libraries, the adapters, packets by every scheduler and the demo on a kernel for arm64, which is
-    /// emulated. Takes half an hour, so it runs only if it is named.
+    /// The libraries, the adapters, packets by every scheduler and the demo on an emulated arm64 kernel. Takes half an
+    /// hour, so it runs only by name.
     Arm64,
 }
 

@@ -9,8 +9,8 @@ use anyhow::{Context, Result, ensure};
 pub(crate) fn run() -> Result<()> {
     for script in ["smoke.sh", "run.sh"] {
         let status = Command::new("bash").arg(check(script)).status();
-        let status = status.context("start bash")?;
-        ensure!(status.success(), "vagrant/check/{script}: {status}");
+        let status = status.context("cannot start bash")?;
+        ensure!(status.success(), "vagrant/check/{script} failed: {status}");
     }
     Ok(())
 }

@@ -14,7 +14,7 @@ const LOST: Duration = Duration::from_secs(2);
 /// Longest answer.
 const MAX_ANSWER: usize = 512;
 
-/// What is known of a flow.
+/// State of a flow.
 #[derive(Debug, Default)]
 struct Flow {
     next: u64,
@@ -25,7 +25,7 @@ struct Flow {
     last: Option<(String, u64)>,
 }
 
-/// What an answer is.
+/// Verdict on an answer.
 #[derive(Debug, PartialEq, Eq)]
 enum Received {
     Right { took: Duration, moved: bool },

@@ -96,7 +96,7 @@ fn wait(streams: &[Stream], limit: Duration) -> io::Result<Vec<bool>> {
     Ok(polled.iter().map(|one| !one.revents().is_empty()).collect())
 }
 
-/// What a stream sends with a question: other bytes each time.
+/// Text that a stream sends with a question: different bytes each time.
 fn text(stream: usize, asked: usize) -> String {
     let letters = (0..LENGTH).map(|place| {
         let letter = u8::try_from((stream * 7 + asked * 11 + place * (1 + stream % 5)) % 26);

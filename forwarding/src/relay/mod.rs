@@ -192,7 +192,7 @@ impl Reports {
     pub async fn next(&self) -> Option<BTreeMap<ProxyPortId, Report>> {
         let pending = self.0.next().await;
         if pending.has_ended {
-            // For whoever asks again.
+            // A later caller gets the same answer.
             self.0.end();
             return None;
         }

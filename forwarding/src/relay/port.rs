@@ -1,4 +1,4 @@
-//! What the connections of a proxy port share.
+//! State that all connections of a proxy port share.
 
 use std::io;
 use std::net::IpAddr;
@@ -28,7 +28,7 @@ pub(super) struct Shared {
     pub(super) connections: Limit,
     /// UDP clients, a limited number.
     pub(super) udp_clients: Recency,
-    /// Of warnings that no socket can be had.
+    /// Rate of warnings that no socket can be opened.
     pub(super) socket_warnings: RateLimit,
 }
 

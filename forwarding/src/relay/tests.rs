@@ -186,8 +186,7 @@ async fn mk_refusing() -> SocketAddr {
     mk_endpoint().await.1
 }
 
-/// An endpoint that does not answer: its kernel has a connection that nobody accepts, and takes no
-/// other.
+/// An endpoint that does not answer: its backlog of one connection is full, and no process accepts.
 async fn mk_silent() -> (SocketAddr, impl Sized) {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
@@ -497,7 +496,7 @@ async fn a_client_with_affinity_keeps_its_endpoint_as_long_as_it_answers() {
         assert_eq!(read(&mut connect_from([127, 0, 0, 11], proxy).await, 3).await, first);
         assert_eq!(read(&mut connect_from([127, 0, 0, 12], proxy).await, 3).await, second);
     }
-    // Whoever had the one that is gone goes to the other one, and those that did not stay.
+    // The client of the removed endpoint gets the remaining one, and both stay there.
     let left = if first == "one" { one } else { two };
     world.serve("web", RelayPort { affinity_seconds, ..tcp(&[left, mk_refusing().await]) }).await;
     for _ in 0..3 {
@@ -970,7 +969,7 @@ async fn an_exhausted_range_is_told_and_what_comes_back_is_used() {
     let failure = NoProxyPort::Exhausted { range, served: 2, taken: 0 };
     assert_eq!(world.state("c").await, Report::Failed(failure.clone()));
     until("it is counted", || world.meters.listen_failures.get() == 1).await;
-    // The answer is the same whoever asks again.
+    // A second caller gets the same answer.
     world.set("c", std::slice::from_ref(&port));
     assert_eq!(world.state("c").await, Report::Failed(failure));
 

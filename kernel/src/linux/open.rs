@@ -97,8 +97,7 @@ impl Linux {
             ipset,
             links,
             routes: Routes::open().map_err(|error| cannot("routes")(&error))?,
-            conntrack: SharedConntrack::open()
-                .map_err(|error| cannot("connection tracking")(&error))?,
+            conntrack: SharedConntrack::open().map_err(|error| cannot("conntrack")(&error))?,
             families: rules.keys().copied().collect(),
             rules: SharedRules::open(rules).map_err(|error| cannot("rules")(&error))?,
             set_reader: SharedSets::new(reader, foreign_sets.clone()),

@@ -23,7 +23,7 @@ pub struct Facts {
     pub net_admin: Option<bool>,
     /// True if the process has `CAP_NET_RAW`; none: that could not be read.
     pub net_raw: Option<bool>,
-    /// What only mode ipvs needs; none: not asked, since the mode is another one.
+    /// Facts that only IPVS mode needs; none in another mode, where the probe does not collect them.
     pub of_ipvs: Option<IpvsFacts>,
     /// Form of rules that was tried.
     pub rule_form: RuleForm,
@@ -82,7 +82,7 @@ pub enum Ipv6 {
 
 /// Attempts that need a handle to a part of the kernel. Each answers in words.
 pub struct Attempts<'a> {
-    /// What only mode ipvs needs; none: another mode.
+    /// Attempts that only IPVS mode needs; none in another mode.
     pub of_ipvs: Option<IpvsAttempts<'a>>,
     /// Tries the family's iptables.
     pub iptables: &'a mut dyn FnMut(Family) -> Result<(), ProbeError>,

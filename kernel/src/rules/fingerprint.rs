@@ -63,7 +63,7 @@ struct Watched {
     services: bool,
 }
 
-/// What counts, as it is now.
+/// Current values of the fingerprint.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Look {
     /// None if another program wrote meanwhile, or tables are missing.

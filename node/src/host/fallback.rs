@@ -19,7 +19,7 @@ pub struct FallenBack {
     pub preferred: Mode,
     /// Mode that it serves in.
     pub mode: Mode,
-    /// What the host lacks, in words. At least one.
+    /// Missing prerequisites as texts, at least one.
     pub missing: Vec<String>,
 }
 
@@ -117,7 +117,7 @@ mod tests {
                 decide(&mk_choice(true), &mk_missing(), || Ok(state)).unwrap_err().to_string();
             assert!(said.contains("does not fall back to iptables mode"), "{said}");
             assert!(said.contains("- no ip_vs\n- no ip_set"), "{said}");
-            // A host that has nothing to complain of is not even asked.
+            // Without missing prerequisites, the kernel is not read.
             assert_eq!(decide(&mk_choice(true), &[], || Ok(state)).unwrap(), None);
         }
         let unread = || Err("said no".to_owned());

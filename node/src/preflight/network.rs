@@ -47,7 +47,7 @@ fn of_bridges(
     Ok(hidden.into_iter().map(|it| Check::warning(NAME, it.what, it.remedy)).collect())
 }
 
-/// What keeps Service traffic from IPVS: rules of INPUT, and routing rules before the table `local`.
+/// Rules of INPUT, and routing rules before the table `local`, that keep Service traffic from IPVS.
 fn obstacles(settings: &Settings, saved: &[Saved]) -> Vec<Check> {
     let texts = || saved.iter().filter_map(|it| Some((it.family, it.text.as_deref().ok()?)));
     let in_input = input_rules::in_input(settings, texts());

@@ -79,7 +79,7 @@ impl Idle {
         let Self { ipvs, conntrack, keepalive } = self;
         let limits = [
             (ipvs, "IPVS", "raise ipvs.tcpTimeout (--ipvs-tcp-timeout)"),
-            (conntrack, "connection tracking", "raise conntrack.tcpEstablishedTimeout"),
+            (conntrack, "conntrack", "raise conntrack.tcpEstablishedTimeout"),
         ];
         let shortest =
             limits.into_iter().filter_map(|(limit, who, how)| Some((limit?, who, how))).min();
@@ -108,7 +108,7 @@ impl Idle {
 
 /// Returns how full connection tracking is; none if it is not loaded.
 fn tracked(proc_sys: &Path) -> Option<Check> {
-    const NAME: &str = "connection tracking";
+    const NAME: &str = "conntrack";
     let read = |name: &str| -> Option<u64> {
         let path = proc_sys.join("net/netfilter").join(name);
         fs::read_to_string(path).ok()?.trim().parse().ok()

@@ -81,7 +81,7 @@ impl ChainOp {
     /// goes after the last such rule. A shared chain of nat that is written again loses rules; those
     /// that it gets have been inserted before.
     ///
-    /// Where nothing of filter is between them, all of nat is one step.
+    /// Without operations on filter between them, all operations on nat are one step.
     #[must_use]
     pub const fn phase(&self) -> u8 {
         match (self.chain().table, self) {

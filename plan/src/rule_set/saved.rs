@@ -329,7 +329,7 @@ fn first_word(text: &str) -> (&str, &str) {
     text.split_once(' ').unwrap_or((text, ""))
 }
 
-/// What a rule means, however the iptables of this host prints it.
+/// Meaning of a rule, independent of how the iptables of this host prints it.
 pub(crate) fn meaning(rule: &str) -> Meaning<'_> {
     let mut groups: Meaning<'_> = Vec::new();
     let mut words = Words { rest: rule }.peekable();

@@ -395,7 +395,7 @@ proptest! {
         }
     }
 
-    /// Whatever of ours is lost alone, repairing it alone brings it back.
+    /// If one chain or rule of kube-ipvs is lost, a repair of it alone restores everything.
     #[test]
     fn a_repair_brings_back_one_subject(
         settings in settings(),

@@ -39,7 +39,7 @@ impl EndpointChanges {
         self.taken = mem::take(&mut self.arrived);
     }
 
-    /// What was taken needs writing.
+    /// Counts the taken changes as waiting for the kernel.
     pub(super) fn wait(&mut self, now: Instant) {
         let count = mem::take(&mut self.taken);
         if !self.is_running || count == 0 {

@@ -180,7 +180,7 @@ fn state_that_other_programs_delete_is_repaired_and_connections_go_on_or_are_res
     let (mut idle, mut busy) = (open(&bed), open(&bed));
     busy.retain(|one| one.protocol == Protocol::Tcp);
     drop(proxy);
-    // Nobody owns them now. A rule of nat of another program has conntrack and its translations go on.
+    // No process owns them now. A nat rule of another program keeps conntrack and its translations active.
     let of_others = ["ip", "ip6"].map(|family| {
         format!(
             "add table {family} others
@@ -226,7 +226,7 @@ fn a_flush_of_conntrack(bed: &Bed) {
 struct Most(String);
 
 impl Most {
-    /// That of the machine's own network namespace is for all.
+    /// The limit of the host's network namespace counts for all namespaces.
     const PATH: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
 
     fn set(most: &str) -> Self {
@@ -417,7 +417,7 @@ fn another_gateway(bed: &Bed) {
     require(&mut all, "the former gateway", |_| Next::GoesOn);
 }
 
-/// What is masqueraded for a link loses its entries with it (`masq_device_event` in net/netfilter/nf_nat_masquerade.c).
+/// Connections that are masqueraded for a link lose their entries with it (`masq_device_event` in net/netfilter/nf_nat_masquerade.c).
 fn the_uplink_down(bed: &Bed) {
     let mut all = open(bed);
     bed.node().set_sysctl("net/ipv6/conf/eth0/keep_addr_on_down", "1").unwrap();
@@ -531,7 +531,7 @@ fn an_endpoint_that_vanishes(bed: &Bed) {
     });
 }
 
-/// A new pod with the address of one that is gone, whose connections nobody has ended.
+/// A new pod with the address of one that is gone, whose connections were not ended.
 fn an_address_that_another_service_gets(bed: &Bed) {
     let mut all = open(bed);
     let (former, namespace) = (bed.pod(1, 1), Namespace::create("reused").unwrap());

@@ -1,4 +1,4 @@
-//! What real servers, virtual servers and addresses take along when they go.
+//! State that the kernel removes together with real servers, virtual servers and addresses.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use bed::{Connection, Refusal, eventually};
 
 use super::ground::{Ground, TCP, answers, connect};
 
-/// A virtual server of nobody, at an address for documents.
+/// Unowned virtual servers, at addresses for documentation.
 const DUMMIES: [&str; 2] = ["-t 192.0.2.1:1", "-t [2001:db8::1]:1"];
 /// Time that the kernel needs to expire the connections of a real server that was removed.
 const EXPIRED: Duration = Duration::from_millis(200);

@@ -31,7 +31,7 @@ pub(super) enum Condition {
     KnownTo(String),
 }
 
-/// What a rule does.
+/// Action of a rule.
 #[derive(Debug, Clone)]
 pub(crate) enum Target {
     /// It only counts, or notes something.

@@ -91,6 +91,12 @@ fn only<'a>(objects: &'a [Value], kind: &str) -> &'a Value {
     object
 }
 
+/// The ConfigMap of the configuration.
+fn config_map(objects: &[Value]) -> &Value {
+    let is_it = |object: &&Value| object.pointer("/data/config.yaml").is_some();
+    objects.iter().find(is_it).unwrap()
+}
+
 fn daemon_set(objects: &[Value]) -> DaemonSet {
     serde_json::from_value(only(objects, "DaemonSet").clone()).unwrap()
 }
@@ -99,7 +105,7 @@ fn daemon_set(objects: &[Value]) -> DaemonSet {
 fn understood(objects: &[Value]) -> Vec<Configuration> {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("config.yaml");
-    let text = only(objects, "ConfigMap")["data"]["config.yaml"].as_str().unwrap();
+    let text = config_map(objects)["data"]["config.yaml"].as_str().unwrap();
     fs::write(&file, text).unwrap();
     let containers = crate::containers(&daemon_set(objects));
     let commands = containers.iter().map(|container| container.command.clone().unwrap());

@@ -6,9 +6,11 @@ use config::kube_ipvs::KubeIpvsConfiguration;
 use k8s_openapi::api::core::v1::Container;
 use serde_json::{Value, json};
 
-use super::{HELM, daemon_set, helm, helm_with, kustomize, only, understood, values_files};
+use super::{
+    HELM, config_map, daemon_set, helm, helm_with, kustomize, only, understood, values_files,
+};
 use crate::program::KUBEADM;
-use crate::{chart, containers, problems, root};
+use crate::{chart, containers, observed, problems, read, root};
 
 /// Values of every kind.
 const EVERYTHING: &str = "\
@@ -31,13 +33,16 @@ affinity:
 tolerations: [{key: a, operator: Equal, value: b, effect: NoExecute, tolerationSeconds: 5}]
 updateStrategy: {type: OnDelete}
 resources: {limits: {memory: 256Mi}, requests: {cpu: '1'}}
+commonLabels: {owner: platform}
 podLabels: {team: network}
 podAnnotations: {note: a}
 initContainer: {enabled: false}
 podSecurityContext: {seLinuxOptions: null}
 livenessProbe: {failureThreshold: 9}
 readinessProbe: null
-serviceAccount: {name: proxy, annotations: {note: b}}
+serviceAccount: {name: proxy, annotations: {note: b}, automount: false}
+hostAliases: [{ip: 192.0.2.10, hostnames: [api.example]}]
+dnsConfig: {searches: [example], options: [{name: ndots, value: '1'}]}
 rbac: {clusterRole: true}
 podMonitor:
   enabled: true
@@ -47,6 +52,7 @@ podMonitor:
   relabelings: [{targetLabel: zone, replacement: a}]
   metricRelabelings: [{sourceLabels: [__name__], regex: rest_client_.*, action: drop}]
 prometheusRule: {enabled: true, additionalLabels: {release: prometheus}, runbookUrl: 'https://wiki.example/runbook'}
+grafanaDashboard: {enabled: true, labels: {dashboards: a}, annotations: {grafana_folder: Network}}
 extraVolumes: [{name: credentials, hostPath: {path: /opt/credentials}}]
 extraVolumeMounts: [{name: credentials, mountPath: /opt/credentials, readOnly: true}]
 ";
@@ -70,7 +76,8 @@ fn all() -> Vec<(String, Vec<Value>)> {
 #[test]
 fn objects_have_only_fields_that_the_api_has() {
     for (what, objects) in all() {
-        let kinds = ["ServiceAccount", "DaemonSet", "ConfigMap"];
+        let kinds = ["ServiceAccount", "DaemonSet"];
+        assert!(config_map(&objects).is_object());
         assert!(kinds.iter().all(|kind| only(&objects, kind).is_object()));
         for object in objects {
             assert_eq!(problems(&object), Vec::<String>::new(), "{what}");
@@ -140,6 +147,10 @@ fn every_value_gets_where_it_belongs() {
         assert_eq!(pod["securityContext"], json!({"seccompProfile": {"type": "RuntimeDefault"}}));
         assert_eq!(pod["imagePullSecrets"], json!([{"name": "registry"}]));
         assert_eq!(pod["tolerations"][0]["tolerationSeconds"], 5);
+        assert_eq!(pod["hostAliases"][0]["hostnames"], json!(["api.example"]));
+        assert_eq!(pod["dnsConfig"]["options"], json!([{"name": "ndots", "value": "1"}]));
+        assert_eq!(pod["automountServiceAccountToken"], false);
+        assert_eq!(only(&objects, "ServiceAccount")["automountServiceAccountToken"], false);
         let terms = "/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution\
             /nodeSelectorTerms/0/matchExpressions/0/key";
         assert_eq!(pod.pointer(terms), Some(&json!("pool")));
@@ -158,6 +169,10 @@ fn every_value_gets_where_it_belongs() {
             (&metadata["labels"]["team"], &metadata["annotations"]["note"]),
             (&json!("network"), &json!("a"))
         );
+        assert_eq!(metadata["labels"]["owner"], "platform");
+        for object in &objects {
+            assert_eq!(object["metadata"]["labels"]["owner"], "platform", "{}", object["kind"]);
+        }
         for kind in ["PodMonitor", "PrometheusRule"] {
             assert_eq!(only(&objects, kind)["metadata"]["labels"]["release"], "prometheus");
         }
@@ -205,7 +220,7 @@ fn a_configuration_that_is_in_use_is_taken_as_it_is() {
 fn only_a_change_of_the_configuration_is_another_config_map() {
     let name = |values: &str| {
         let objects = helm("helm-4", values).unwrap();
-        only(&objects, "ConfigMap")["metadata"]["name"].as_str().unwrap().to_owned()
+        config_map(&objects)["metadata"]["name"].as_str().unwrap().to_owned()
     };
     let before = name("{}");
     assert_eq!(name("{podLabels: {a: b}, extraArgs: [--v=2]}"), before);
@@ -274,6 +289,24 @@ fn every_object_has_the_standard_labels_and_selectors_have_one() {
                 assert_eq!(selector, &name, "{what}: a selector can never change");
             }
         }
+    }
+}
+
+#[test]
+fn the_dashboard_is_a_config_map_that_a_sidecar_selects() {
+    let name = |object: &&Value| object["metadata"]["name"] == "kube-ipvs-dashboard";
+    for program in HELM {
+        assert_eq!(helm(program, "{}").unwrap().iter().find(name), None, "{program}");
+        let objects = helm(program, EVERYTHING).unwrap();
+        let dashboard = objects.iter().find(name).unwrap();
+        let labels = &dashboard["metadata"]["labels"];
+        assert_eq!(
+            (&labels["grafana_dashboard"], &labels["dashboards"]),
+            (&json!("1"), &json!("a"))
+        );
+        assert_eq!(dashboard["metadata"]["annotations"], json!({"grafana_folder": "Network"}));
+        let text = dashboard["data"]["kube-ipvs.json"].as_str().unwrap();
+        assert!(text == read(observed::DASHBOARD), "{program}");
     }
 }
 

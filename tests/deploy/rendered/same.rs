@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::{HELM, helm_with, kustomize, only, understood, values_files};
+use super::{HELM, config_map, helm_with, kustomize, understood, values_files};
 use crate::{BASE, chart, read, root};
 
 /// Labels about the release, which kustomize has none of.
@@ -16,7 +16,7 @@ const OF_HELM: [&str; 3] =
 /// Objects by kind and name, comparable: the name of the ConfigMap without its hash, and the content as the
 /// program and its client understand it.
 fn comparable(objects: &[Value]) -> BTreeMap<String, Value> {
-    let config_map = only(objects, "ConfigMap");
+    let config_map = config_map(objects);
     let name = config_map["metadata"]["name"].as_str().unwrap().to_owned();
     assert!(name.starts_with("kube-ipvs-") && name.len() == 20, "{name}");
     let kubeconfig = config_map["data"]["kubeconfig.yaml"].as_str().unwrap();
@@ -30,7 +30,7 @@ fn comparable(objects: &[Value]) -> BTreeMap<String, Value> {
                 labels.retain(|label, _| !OF_HELM.contains(&label.as_str()));
             }
         }
-        if object["kind"] == "ConfigMap" {
+        if object.pointer("/data/config.yaml").is_some() {
             object["metadata"]["name"] = "kube-ipvs".into();
             object["data"]["kubeconfig.yaml"] = kubeconfig.clone();
             object["data"]["config.yaml"] = configurations[0].to_yaml().unwrap().into();
@@ -80,6 +80,7 @@ fn values_render_what_their_overlay_builds_to() {
 /// Builds the base with all components, and metrics that Prometheus can reach.
 fn with_all_components(folder: &Path) -> Vec<Value> {
     copy(&root().join("deploy/kustomize"), folder);
+    copy(&root().join("deploy/grafana"), &folder.with_file_name("grafana"));
     let overlay = folder.join("overlays/all");
     fs::create_dir_all(&overlay).unwrap();
     let config = read(format!("{BASE}/config.yaml"));
@@ -89,7 +90,7 @@ fn with_all_components(folder: &Path) -> Vec<Value> {
 apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
 resources: [../../base]
-components: [../../components/by-label, ../../components/cluster-role, ../../components/prometheus]
+components: [../../components/by-label, ../../components/cluster-role, ../../components/prometheus, ../../../grafana]
 configMapGenerator:
   - {name: kube-ipvs, namespace: kube-system, behavior: merge, files: [config.yaml]}
 ";
@@ -104,12 +105,14 @@ fn every_component_is_a_value() {
     let folder = tempfile::tempdir().unwrap();
     let built = with_all_components(&folder.path().join("kustomize"));
     assert!(built.iter().any(|object| object["kind"] == "PrometheusRule"));
+    assert!(built.iter().any(|object| object["metadata"]["name"] == "kube-ipvs-dashboard"));
     let file = folder.path().join("values.yaml");
     let values = "\
 byLabel: true
 rbac: {clusterRole: true}
 podMonitor: {enabled: true, additionalLabels: {release: prometheus}}
 prometheusRule: {enabled: true, additionalLabels: {release: prometheus}}
+grafanaDashboard: {enabled: true}
 kubeProxyConfiguration: {metricsBindAddress: '0.0.0.0:10249'}
 ";
     fs::write(&file, values).unwrap();

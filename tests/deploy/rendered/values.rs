@@ -7,7 +7,7 @@ use super::{HELM, helm, helm_with, run, understood, values_files};
 use crate::{chart, read, root};
 
 /// Wrong values, each with a word of the error.
-const WRONG: [(&str, &str); 37] = [
+const WRONG: [(&str, &str); 42] = [
     ("nodeSelectr: {}", "nodeSelectr"),
     ("image: {repo: a}", "repo"),
     ("image: {repository: 'registry.example/kube-ipvs:0.1.0'}", "repository"),
@@ -44,6 +44,11 @@ const WRONG: [(&str, &str); 37] = [
     ("serviceAccount: {create: false}", "serviceAccount.name is missing"),
     ("livenessProbe: {httpGet: {path: /healthz}}", "httpGet"),
     ("extraVolumes: [{name: config}]", "extraVolumes"),
+    ("commonLabels: {app.kubernetes.io/name: other}", "app.kubernetes.io/name"),
+    ("grafanaDashboard: {labels: {helm.sh/chart: a}}", "helm.sh/chart"),
+    ("serviceAccount: {automount: 'no'}", "automount"),
+    ("hostAliases: [{ip: 192.0.2.10}]", "hostnames"),
+    ("dnsConfig: {search: [example]}", "search"),
     ("fullnameOverride: proxy", "fullnameOverride"),
 ];
 

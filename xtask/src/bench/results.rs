@@ -57,8 +57,8 @@ impl Results {
     }
 
     pub(crate) fn read(path: &Path) -> Result<Self> {
-        let text = fs::read(path).with_context(|| format!("read {}", path.display()))?;
-        serde_json::from_slice(&text).with_context(|| format!("read {}", path.display()))
+        let text = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+        serde_json::from_slice(&text).with_context(|| format!("cannot decode {}", path.display()))
     }
 
     pub(crate) fn write(&self, path: &Path) -> Result<()> {
@@ -66,18 +66,29 @@ impl Results {
             fs::create_dir_all(directory)?;
         }
         let text = serde_json::to_string_pretty(self)? + "\n";
-        fs::write(path, text).with_context(|| format!("write {}", path.display()))
+        fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
     }
 
     /// Adds what was measured on the same machine: sizes to the run of the same kernel in the same
     /// lane, or runs.
     pub(crate) fn add(&mut self, others: Self) -> Result<()> {
-        ensure!(self.machine == others.machine, "these are not of one machine");
+        ensure!(
+            self.machine == others.machine,
+            "the results are of different machines, which cannot be compared: {:?} and {:?}",
+            self.machine,
+            others.machine
+        );
         for other in others.runs {
             let same = |run: &&mut Run| (run.lane, &run.series) == (other.lane, &other.series);
             match self.runs.iter_mut().find(same) {
                 Some(run) => {
-                    ensure!(run.profile == other.profile, "these are not of one profile");
+                    ensure!(
+                        run.profile == other.profile,
+                        "the results of Linux {} are of different build profiles: {} and {}",
+                        run.series,
+                        run.profile,
+                        other.profile
+                    );
                     run.commits.extend(other.commits);
                     // What disturbs such a measurement makes it longer.
                     run.report.fault_us = run.report.fault_us.min(other.report.fault_us);
@@ -98,10 +109,11 @@ impl Results {
 
 impl Machine {
     fn this() -> Result<Self> {
-        let processors = fs::read_to_string("/proc/cpuinfo").context("read /proc/cpuinfo")?;
-        let memory = fs::read_to_string("/proc/meminfo").context("read /proc/meminfo")?;
+        let processors =
+            fs::read_to_string("/proc/cpuinfo").context("cannot read /proc/cpuinfo")?;
+        let memory = fs::read_to_string("/proc/meminfo").context("cannot read /proc/meminfo")?;
         let kibibytes = memory.split_whitespace().nth(1).and_then(|number| number.parse().ok());
-        let kibibytes: u64 = kibibytes.context("/proc/meminfo does not begin with a number")?;
+        let kibibytes: u64 = kibibytes.context("/proc/meminfo has no number in its first line")?;
         Ok(Self {
             processor: model(&processors).unwrap_or("unknown").to_owned(),
             processors: std::thread::available_parallelism().map_or(1, usize::from),

@@ -145,7 +145,7 @@ impl Layer {
 
     fn history(&self, created: &str) -> Result<History> {
         let history = HistoryBuilder::default().created(created).created_by(self.what.as_str());
-        history.build().context("the history of a layer")
+        history.build().context("cannot build the history of a layer")
     }
 }
 

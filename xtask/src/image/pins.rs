@@ -21,7 +21,8 @@ const HEAD: &str = "# Packages of Debian in the image: architecture, name, versi
 pub(super) fn of(architecture: Architecture, packages: &[Package]) -> Result<BTreeSet<String>> {
     let line = |package: &Package| {
         let contents = fs::read(&package.file);
-        let contents = contents.with_context(|| format!("read {}", package.file.display()))?;
+        let contents =
+            contents.with_context(|| format!("cannot read {}", package.file.display()))?;
         let (name, version) = (package.field("Package"), package.field("Version"));
         let digest = HEXLOWER.encode(&Sha256::digest(contents));
         Ok(format!("{architecture} {name} {version} {digest}"))
@@ -38,8 +39,8 @@ pub(super) fn compare(architecture: Architecture, found: &BTreeSet<String>) -> R
     pinned.retain(|line| line.starts_with(&format!("{architecture} ")));
     ensure!(
         pinned == *found,
-        "Debian has other packages than {FILE}, of which the image of this commit is made. To make the \
-         next ones of these, run `cargo xtask image --pin` and commit the file:\n{}",
+        "the packages of Debian differ from {FILE}, which lists those of this commit's image. To take the new ones, \
+         run `cargo xtask image --pin` and commit the file:\n{}",
         differences(&pinned, found)
     );
     Ok(())
@@ -49,15 +50,15 @@ pub(super) fn compare(architecture: Architecture, found: &BTreeSet<String>) -> R
 pub(super) fn write(lines: &BTreeSet<String>) -> Result<String> {
     let before = read().unwrap_or_default();
     let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
-    fs::write(path(), format!("{HEAD}{text}")).with_context(|| format!("write {FILE}"))?;
+    fs::write(path(), format!("{HEAD}{text}")).with_context(|| format!("cannot write {FILE}"))?;
     Ok(match differences(&before, lines) {
-        none if none.is_empty() => format!("{FILE} is as before"),
+        none if none.is_empty() => format!("{FILE} has not changed"),
         some => format!("{FILE}:\n{some}"),
     })
 }
 
 fn read() -> Result<BTreeSet<String>> {
-    let text = fs::read_to_string(path()).with_context(|| format!("read {FILE}"))?;
+    let text = fs::read_to_string(path()).with_context(|| format!("cannot read {FILE}"))?;
     Ok(text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect())
 }
 

@@ -15,7 +15,7 @@ use crate::vm::{host_tool, progress};
 pub(super) fn build(architecture: Architecture, source: &Source) -> Result<PathBuf> {
     architecture.install_target()?;
     let target = architecture.target();
-    progress!("building the program for {architecture}");
+    progress!("building kube-ipvs for {architecture}");
     let arguments = ["build", "--release", "--locked", "--package", "kube-ipvs", "--target"];
     let flags = without_paths()?;
     let environment = [("KUBE_IPVS_COMMIT", source.short_commit()), ("RUSTFLAGS", &flags)];
@@ -26,7 +26,7 @@ pub(super) fn build(architecture: Architecture, source: &Source) -> Result<PathB
     let mut strip = Command::new(strip(architecture));
     strip.args(["--strip-debug", "-o"]).arg(&stripped).arg(&program);
     host_tool::output(&mut strip)?;
-    fs::metadata(&stripped).with_context(|| format!("read {}", stripped.display()))?;
+    fs::metadata(&stripped).with_context(|| format!("cannot read {}", stripped.display()))?;
     Ok(stripped)
 }
 
@@ -41,7 +41,7 @@ fn strip(architecture: Architecture) -> &'static str {
 fn without_paths() -> Result<String> {
     let home = std::env::var("CARGO_HOME")
         .or_else(|_| std::env::var("HOME").map(|home| format!("{home}/.cargo")))
-        .context("neither CARGO_HOME nor HOME is set")?;
+        .context("cannot find cargo's folder: neither CARGO_HOME nor HOME is set")?;
     let workspace = build::workspace().display().to_string();
     Ok(format!("--remap-path-prefix={home}=/cargo --remap-path-prefix={workspace}=/project"))
 }

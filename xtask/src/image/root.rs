@@ -97,16 +97,23 @@ impl Root {
                     self.file(&path, mode, contents)?;
                 }
                 EntryType::Symlink => {
-                    let target = entry.link_name()?.context("a link to nothing")?;
+                    let target = entry.link_name()?.with_context(|| {
+                        format!("{path} in the package {name} is a link without a target")
+                    })?;
                     self.link(&path, &target.to_string_lossy())?;
                 }
                 EntryType::Link => {
-                    let target = entry.link_name()?.context("a link to nothing")?;
+                    let target = entry.link_name()?.with_context(|| {
+                        format!("{path} in the package {name} is a link without a target")
+                    })?;
                     let target = target.to_string_lossy();
                     let target = merged(target.trim_start_matches("./"));
-                    self.copy(&target, &path).with_context(|| format!("in the package {name}"))?;
+                    self.copy(&target, &path)
+                        .with_context(|| format!("cannot unpack the package {name}"))?;
                 }
-                other => bail!("the package {name} has {path}, of the kind {other:?}"),
+                other => bail!(
+                    "{path} in the package {name} is a {other:?}, and only files, folders and links are supported"
+                ),
             }
         }
         let status = format!("var/lib/dpkg/status.d/{name}");
@@ -121,18 +128,21 @@ impl Root {
                 let (mode, contents) = (*mode, contents.clone());
                 self.file(to, mode, contents)
             }
-            other => bail!("{to} is another name of {from}, which is {other:?}"),
+            other => bail!("{to} is a hard link to {from}, which is no file: {other:?}"),
         }
     }
 
     fn insert(&mut self, path: &str, node: Node) -> Result<()> {
-        ensure!(!path.starts_with('/') && !path.contains(".."), "{path} is no path of an image");
+        ensure!(
+            !path.starts_with('/') && !path.contains(".."),
+            "{path} is not a relative path inside the image"
+        );
         let parents: Vec<&str> = path.match_indices('/').map(|(at, _)| &path[..at]).collect();
         for parent in parents {
             match self.0.get(parent) {
                 None => drop(self.0.insert(parent.to_owned(), Node::Folder { mode: 0o755 })),
                 Some(Node::Folder { .. }) => {}
-                Some(other) => bail!("{path} is below {parent}, which is {other:?}"),
+                Some(other) => bail!("cannot add {path}: {parent} is no folder: {other:?}"),
             }
         }
         match (self.0.get(path), &node) {
@@ -140,7 +150,7 @@ impl Root {
             // Packages share folders.
             (Some(Node::Folder { .. }), Node::Folder { .. }) => return Ok(()),
             (Some(there), new) if there == new => return Ok(()),
-            (Some(_), _) => bail!("{path} is there twice, and not the same"),
+            (Some(_), _) => bail!("two packages have a different {path}"),
         }
         self.0.insert(path.to_owned(), node);
         Ok(())
@@ -148,7 +158,8 @@ impl Root {
 
     /// Adds the files below a folder of the machine, under a path.
     pub(crate) fn add_folder(&mut self, folder: &Path, path: &str) -> Result<()> {
-        let entries = fs::read_dir(folder).with_context(|| format!("read {}", folder.display()))?;
+        let entries =
+            fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
         for entry in entries {
             let entry = entry?;
             let path = format!("{path}/{}", entry.file_name().to_string_lossy());
@@ -157,7 +168,7 @@ impl Root {
             } else {
                 let contents = fs::read(entry.path());
                 let contents =
-                    contents.with_context(|| format!("read {}", entry.path().display()))?;
+                    contents.with_context(|| format!("cannot read {}", entry.path().display()))?;
                 self.file(&path, 0o644, contents)?;
             }
         }

@@ -60,7 +60,8 @@ pub(crate) fn of(
     let mut metadata = Vec::new();
     let arguments = ["metadata", "--locked", "--format-version=1", "--filter-platform"];
     build::cargo_into(&[&arguments[..], &[architecture.target()]].concat(), &[], &mut metadata)?;
-    let metadata: Metadata = serde_json::from_slice(&metadata).context("cargo's metadata")?;
+    let metadata: Metadata =
+        serde_json::from_slice(&metadata).context("cannot read the output of `cargo metadata`")?;
     let crates = metadata.linked_into("kube-ipvs")?;
     let crates = crates.iter().map(|it| it.component());
     let packages = packages.iter().map(|it| component(it, architecture));
@@ -83,7 +84,7 @@ pub(crate) fn of(
         },
         "components": crates.chain(packages).collect::<Vec<_>>(),
     });
-    serde_json::to_vec_pretty(&document).context("write an SBOM")
+    serde_json::to_vec_pretty(&document).context("cannot encode the SBOM")
 }
 
 fn component(package: &Package, architecture: Architecture) -> Value {
@@ -100,11 +101,14 @@ impl Metadata {
         let nodes: BTreeMap<&str, &Node> =
             self.resolve.nodes.iter().map(|it| (it.id.as_str(), it)).collect();
         let first = self.packages.iter().find(|it| it.name == program);
-        let first = first.with_context(|| format!("cargo knows no package {program}"))?;
+        let first =
+            first.with_context(|| format!("`cargo metadata` lists no package {program}"))?;
         let (mut found, mut waiting) = (BTreeSet::new(), vec![first.id.as_str()]);
         while let Some(id) = waiting.pop() {
             if found.insert(id) {
-                let node = nodes.get(id).with_context(|| format!("cargo has not resolved {id}"))?;
+                let node = nodes
+                    .get(id)
+                    .with_context(|| format!("`cargo metadata` lists no dependencies of {id}"))?;
                 let is_linked = |it: &&Dependency| it.dep_kinds.iter().any(|it| it.kind.is_none());
                 waiting.extend(node.deps.iter().filter(is_linked).map(|it| it.pkg.as_str()));
             }

@@ -32,15 +32,17 @@ impl Source {
         let changed = git(&["status", "--porcelain"])?;
         ensure!(
             allow_dirty || changed.is_empty(),
-            "these files differ from the commit, so that nobody could build this again; commit them, or \
-             take --allow-dirty:\n{changed}"
+            "these files differ from the commit, so the result could not be reproduced. Commit them, or pass \
+             --allow-dirty:\n{changed}"
         );
         let mark = if changed.is_empty() { "" } else { "-dirty" };
         let time = git(&["log", "-1", "--format=%ct"])?;
         Ok(Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             commit: format!("{}{mark}", git(&["rev-parse", "HEAD"])?),
-            time: time.parse().with_context(|| format!("the time of the commit, {time:?}"))?,
+            time: time
+                .parse()
+                .with_context(|| format!("git printed {time:?} as the time of the commit"))?,
         })
     }
 }

@@ -17,22 +17,24 @@ struct Page {
 pub(crate) fn check(folder: &Path) -> Result<()> {
     let mut pages = BTreeMap::new();
     read(folder, &mut pages)?;
-    ensure!(pages.len() > 1, "{} has no pages", folder.display());
+    ensure!(pages.len() > 1, "{} has too few pages", folder.display());
     let links: usize = pages.values().map(|page| page.links.len()).sum();
-    ensure!(links > pages.len(), "{links} links in {} pages are too few", pages.len());
+    ensure!(links > pages.len(), "only {links} links found in {} pages", pages.len());
     let mut broken = Vec::new();
     for (path, page) in &pages {
         let dead = page.links.iter().filter(|link| !leads_somewhere(path, link, &pages));
         let from = path.strip_prefix(folder).unwrap_or(path).display();
         broken.extend(dead.map(|link| format!("{from}: {link}")));
     }
-    ensure!(broken.is_empty(), "links of the site that lead nowhere:\n  {}", broken.join("\n  "));
+    ensure!(broken.is_empty(), "broken links of the site:\n  {}", broken.join("\n  "));
     Ok(())
 }
 
 /// Reads the pages below a folder.
 fn read(folder: &Path, pages: &mut BTreeMap<PathBuf, Page>) -> Result<()> {
-    for entry in fs::read_dir(folder).with_context(|| format!("read {}", folder.display()))? {
+    for entry in
+        fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?
+    {
         let path = entry?.path();
         if path.is_dir() {
             read(&path, pages)?;
@@ -41,8 +43,8 @@ fn read(folder: &Path, pages: &mut BTreeMap<PathBuf, Page>) -> Result<()> {
             if path.file_name().is_some_and(|name| name == "toc.html") {
                 continue;
             }
-            let text =
-                fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+            let text = fs::read_to_string(&path)
+                .with_context(|| format!("cannot read {}", path.display()))?;
             pages.insert(path, Page::of(&text));
         }
     }

@@ -18,7 +18,7 @@ pub(crate) fn build(book: &Path) -> Result<()> {
     let said = String::from_utf8_lossy(&output.stderr);
     // It goes on after some errors, such as a tag in a document that nothing closes.
     if !output.status.success() || [" WARN ", "ERROR "].iter().any(|level| said.contains(level)) {
-        bail!("mdbook says ({}):\n{}", output.status, host_tool::last_lines(&said, 20));
+        bail!("mdbook failed or warned ({}):\n{}", output.status, host_tool::last_lines(&said, 20));
     }
     Ok(())
 }

@@ -29,7 +29,7 @@ pub(crate) fn gather(root: &Path, folder: &Path) -> Result<()> {
     let mut site = Site { root, pages: BTreeSet::new() };
     let targets = destinations(&summary);
     site.pages.extend(targets.iter().map(|(_, to)| joined(Path::new(SUMMARY), to)));
-    ensure!(!site.pages.is_empty(), "{SUMMARY} names no page");
+    ensure!(!site.pages.is_empty(), "{SUMMARY} links no page");
     // mdBook's own file has its links from the folder in which it is.
     let changes = targets.into_iter().map(|(range, to)| {
         let page = published(&joined(Path::new(SUMMARY), &to));
@@ -42,8 +42,9 @@ pub(crate) fn gather(root: &Path, folder: &Path) -> Result<()> {
         let (text, files) = site.page(page, &text)?;
         write(&folder.join(published(page)), text.as_bytes())?;
         for file in files {
-            let content = fs::read(root.join(&file))
-                .with_context(|| format!("{} names {}", page.display(), file.display()))?;
+            let content = fs::read(root.join(&file)).with_context(|| {
+                format!("cannot find a link of {}: {}", page.display(), file.display())
+            })?;
             write(&folder.join(&file), &content)?;
         }
     }
@@ -67,7 +68,10 @@ impl Site<'_> {
                             LinkType::Inline => with_destination(whole, &dest_url, &target),
                             // Its destination stands elsewhere, for the repository.
                             LinkType::Shortcut => format!("{whole}({})", target.display()),
-                            _ => bail!("{}: write {whole} as [text](file)", page.display()),
+                            _ => bail!(
+                                "{}: {whole} is not supported; write [text](file)",
+                                page.display()
+                            ),
                         };
                         changes.push((range, link));
                     }
@@ -105,7 +109,10 @@ impl Site<'_> {
         let named = joined(page, path);
         if !self.pages.contains(&named) {
             let from = page.display();
-            ensure!(!self.root.join(&named).is_dir(), "{from}: {link} is a folder, name a file");
+            ensure!(
+                !self.root.join(&named).is_dir(),
+                "{from}: the link {link} leads to a folder; name a file"
+            );
             files.insert(named);
             return Ok(None);
         }
@@ -183,14 +190,14 @@ fn replaced(text: &str, mut changes: Vec<Change>) -> String {
 }
 
 fn read(path: &Path) -> Result<String> {
-    fs::read_to_string(path).with_context(|| format!("read {}", path.display()))
+    fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
 fn write(path: &Path, content: &[u8]) -> Result<()> {
-    let Some(folder) = path.parent() else { bail!("{} is in no folder", path.display()) };
+    let Some(folder) = path.parent() else { bail!("{} has no parent folder", path.display()) };
     fs::create_dir_all(folder)
         .and_then(|()| fs::write(path, content))
-        .with_context(|| format!("write {}", path.display()))
+        .with_context(|| format!("cannot write {}", path.display()))
 }
 
 #[cfg(test)]

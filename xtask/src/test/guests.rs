@@ -145,7 +145,7 @@ pub(super) fn prepare(suites: &[Suite], kernels: &Kernels) {
         prepared.push((architecture, kernel, accel));
         let guest = Guest { architecture, kernel, accel, ..Guest::default() };
         if let Err(error) = guest.prepare() {
-            progress!("kernel {kernel} is not ready yet: {error:#}");
+            progress!("kernel {kernel}: not prepared, trying again at its first test: {error:#}");
         }
     }
 }
@@ -330,7 +330,8 @@ impl Suite {
         let tests = tests_of(&program, self.tier.architecture())?;
         if let Some(missing) = self.missing(&tests) {
             bail!(
-                "{} {} has no test called {missing}, which its suite names: was it renamed?",
+                "{} {} has no test {missing}, which its suite names. If it was renamed, rename it in \
+                 xtask/src/test/guests/suites.rs too",
                 self.package,
                 self.tests
             );
@@ -425,7 +426,7 @@ fn tests_of(program: &Path, architecture: Architecture) -> Result<Vec<String>> {
     let tests: Vec<String> =
         text.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect();
     if !listed.status.success() || tests.is_empty() {
-        bail!("{} lists no tests: {}", program.display(), listed.status);
+        bail!("`{} --list` failed: {}", program.display(), listed.status);
     }
     Ok(tests)
 }

@@ -29,7 +29,7 @@ const HEAD: &str = "\
 /// Choice of kernels, and what becomes of the result.
 #[derive(Debug, Args)]
 pub(crate) struct MatrixArguments {
-    /// The kernels, without it all that Debian has.
+    /// Kernels. Default: all of Debian.
     #[arg(long, value_enum, value_delimiter = ',')]
     kernel: Vec<Kernel>,
     /// Write docs/internals/kernels.md.
@@ -81,7 +81,7 @@ pub(crate) fn run(arguments: &MatrixArguments) -> Result<ExitCode> {
     if arguments.write_docs {
         let before = std::fs::read_to_string(PAGE).unwrap_or_default();
         let page = format!("{BEFORE}\n{}\n{AFTER}", table(&rows, &before));
-        std::fs::write(PAGE, page).with_context(|| format!("write {PAGE}"))?;
+        std::fs::write(PAGE, page).with_context(|| format!("cannot write {PAGE}"))?;
     }
     Ok(code)
 }

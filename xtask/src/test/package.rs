@@ -61,7 +61,10 @@ fn package(metadata: &Metadata) -> Result<Vec<&Package>> {
         metadata.packages.iter().filter(|it| it.publish.as_deref() != Some(&[])).collect();
     packages.sort_by(|one, other| one.name.cmp(&other.name));
     let names: Vec<&str> = packages.iter().map(|package| package.name.as_str()).collect();
-    ensure!(names == PUBLISHED, "{names:?} can be published, and {PUBLISHED:?} should be");
+    ensure!(
+        names == PUBLISHED,
+        "packages without `publish = false`: {names:?}; expected: {PUBLISHED:?}"
+    );
 
     let mut arguments = vec!["package", "--quiet", "--offline", "--allow-dirty", "--no-verify"];
     arguments.extend(PUBLISHED.iter().flat_map(|name| ["--package", name]));
@@ -72,19 +75,20 @@ fn package(metadata: &Metadata) -> Result<Vec<&Package>> {
 fn metadata() -> Result<Metadata> {
     let mut output = Vec::new();
     build::cargo_into(&["metadata", "--no-deps", "--format-version=1"], &[], &mut output)?;
-    serde_json::from_slice(&output).context("cargo's metadata cannot be read")
+    serde_json::from_slice(&output).context("cannot read the output of `cargo metadata`")
 }
 
 /// Unpacks archives from `archives` and makes a workspace of them, in which each depends on the
 /// others. What was built of their dependencies before stays.
 fn unpack(packages: &[&Package], archives: &Path, folder: &Path) -> Result<()> {
     let (mut members, mut patches) = (Vec::new(), String::new());
-    fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
+    fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     for Package { name, version, .. } in packages {
         let unpacked = format!("{name}-{version}");
         let former = folder.join(&unpacked);
         if former.exists() {
-            fs::remove_dir_all(&former).with_context(|| format!("remove {}", former.display()))?;
+            fs::remove_dir_all(&former)
+                .with_context(|| format!("cannot remove {}", former.display()))?;
         }
         let archive = archives.join(format!("{unpacked}.crate"));
         // Touched, because all files of a package have the same old date, and cargo goes by dates.
@@ -98,10 +102,10 @@ fn unpack(packages: &[&Package], archives: &Path, folder: &Path) -> Result<()> {
         "[workspace]\nresolver = \"3\"\nmembers = {members:?}\n\n[patch.crates-io]\n{patches}"
     );
     let path = folder.join("Cargo.toml");
-    fs::write(&path, manifest).with_context(|| format!("write {}", path.display()))?;
+    fs::write(&path, manifest).with_context(|| format!("cannot write {}", path.display()))?;
     // The versions of everything else that all tests have.
     let lock = build::workspace().join("Cargo.lock");
     fs::copy(&lock, folder.join("Cargo.lock"))
-        .with_context(|| format!("copy {}", lock.display()))?;
+        .with_context(|| format!("cannot copy {}", lock.display()))?;
     Ok(())
 }

@@ -19,19 +19,18 @@ const PROBE_LIMIT: Duration = Duration::from_secs(8);
 /// Accelerator that a person can ask for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum AccelChoice {
-    /// KVM if a guest has come up with it on this machine, software emulation otherwise.
+    /// KVM if a guest boots with it on this machine, software emulation otherwise.
     #[default]
     Auto,
     /// Software emulation.
     Tcg,
-    /// The processor's virtualisation.
+    /// Hardware virtualisation.
     Kvm,
-    /// Software emulation in which one nanosecond of the guest's clock is one instruction, so that
-    /// what something costs can be counted. A busy machine makes it slower and changes no count.
+    /// Software emulation where one nanosecond of the guest's clock is one instruction, to count costs. A busy machine
+    /// slows it down and changes no count.
     Counted,
-    /// None: the kernel is a program of this machine, Debian's user-mode-linux. Its code and that
-    /// of its programs run at native speed; system calls and new processes do not. Its iptables are
-    /// the legacy ones.
+    /// Debian's user-mode Linux: the kernel is a process of this machine. Code runs at native speed; system calls and
+    /// new processes do not. iptables is that for x_tables.
     Uml,
 }
 
@@ -66,7 +65,7 @@ pub(crate) fn choose(
         AccelChoice::Auto if architecture != Architecture::Amd64 => return Ok(Accel::Tcg),
         AccelChoice::Kvm | AccelChoice::Uml if architecture != Architecture::Amd64 => {
             bail!(
-                "a guest of {architecture} is emulated here: choose the accelerator tcg or counted"
+                "no accelerator but tcg and counted runs a guest of {architecture}: name one of them by --accel"
             )
         }
         AccelChoice::Tcg => return Ok(Accel::Tcg),
@@ -84,9 +83,13 @@ pub(crate) fn choose(
     if let Some(accel) = recall(&std::fs::read_to_string(&memory).unwrap_or_default(), &host) {
         return Ok(accel);
     }
-    progress!("trying whether guests run on KVM here, once");
+    progress!("booting a guest to see if KVM works on this machine");
     let accel = if probe(image)? { Accel::Kvm } else { Accel::Tcg };
-    progress!("guests run on {} from now on ({})", accel.name(), memory.display());
+    progress!(
+        "guests run on {} from now on; remove {} to try KVM again",
+        accel.name(),
+        memory.display()
+    );
     std::fs::write(&memory, remember(accel, &host))?;
     Ok(accel)
 }

@@ -96,8 +96,7 @@ impl Machine {
         let mut up_after = None;
         loop {
             // Asked before the last look at what it wrote, so that nothing is missed.
-            let exited =
-                process.0.try_wait().context("the guest's process cannot be waited for")?;
+            let exited = process.0.try_wait().context("cannot wait for the guest's process")?;
             let report = Report::parse(&String::from_utf8_lossy(&std::fs::read(&report_file)?));
             copied.advance()?;
             let ended_after = start.elapsed();
@@ -141,7 +140,7 @@ impl Machine {
             }
         };
         let mut process = Process::start(&mut command)?;
-        let status = process.0.wait().context("the guest cannot be waited for")?;
+        let status = process.0.wait().context("cannot wait for the guest's process")?;
         if !status.success() {
             bail!("the guest's process failed ({status})");
         }
@@ -235,7 +234,7 @@ impl Process {
     fn start(command: &mut Command) -> Result<Self> {
         let child = command
             .spawn()
-            .with_context(|| format!("a guest could not be started ({})", shown(command)))?;
+            .with_context(|| format!("cannot start a guest by `{}`", shown(command)))?;
         Ok(Self(child))
     }
 }
@@ -257,10 +256,10 @@ struct Copied<'a> {
 impl Copied<'_> {
     fn advance(&mut self) -> Result<()> {
         let mut new = Vec::new();
-        self.file.read_to_end(&mut new).context("the guest's output cannot be read")?;
+        self.file.read_to_end(&mut new).context("cannot read the guest's output")?;
         if !new.is_empty() {
-            self.to.write_all(&new).context("the guest's output cannot be passed on")?;
-            self.to.flush().context("the guest's output cannot be passed on")?;
+            self.to.write_all(&new).context("cannot print the guest's output")?;
+            self.to.flush().context("cannot print the guest's output")?;
         }
         Ok(())
     }

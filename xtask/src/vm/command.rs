@@ -16,38 +16,38 @@ use crate::architecture::Architecture;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum VmTask {
-    /// Run a program as root in a fresh guest; its exit code is this command's.
+    /// Run a program as root in a fresh guest, and exit with its exit code.
     ///
-    /// Exit codes of our own: 120 the setup failed, 121 the guest died before user space,
-    /// 122 kernel panic, 123 the guest went away, 124 time limit, 125 the bed itself failed.
+    /// Other exit codes: 120 the setup failed, 121 the guest ended before its user space was up, 122 kernel panic,
+    /// 123 the guest ended without a report, 124 time limit, 125 the guest could not be prepared or started.
     Run(RunArguments),
     /// Open a shell in a fresh guest.
     Shell(GuestArguments),
-    /// Fetch kernels and make their images, so that the next run starts at once.
+    /// Fetch kernels and make their images, so that later runs start at once.
     Prepare(PrepareArguments),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct GuestArguments {
-    /// The kernel to boot.
+    /// Kernel to boot.
     #[arg(long, value_enum, default_value_t)]
     kernel: Kernel,
-    /// Architecture of the guest, and of the programs that it is given. That of arm64 is emulated.
+    /// Architecture of the guest and its programs. arm64 is emulated.
     #[arg(long, value_enum, default_value_t)]
     arch: Architecture,
-    /// Accelerator of the guest's instructions.
+    /// Accelerator of the guest.
     #[arg(long, value_enum, default_value_t)]
     accel: AccelChoice,
-    /// The guest's processors.
+    /// CPUs of the guest.
     #[arg(long, default_value_t = 1)]
     cpus: u8,
-    /// The guest's memory.
+    /// Memory of the guest.
     #[arg(long, default_value = "2G")]
     memory: String,
-    /// A file or directory to bring along; below /job unless the name is absolute.
+    /// File or directory for the guest; below /job unless NAME is absolute.
     #[arg(long = "file", value_name = "PATH[:NAME]")]
     files: Vec<GuestFile>,
-    /// An environment variable in the guest. Variables that start with RUST_ come along anyway.
+    /// Environment variable for the guest. Variables that start with RUST_ are always passed on.
     #[arg(long = "env", value_name = "NAME=VALUE", value_parser = parse_variable)]
     environment: Vec<(String, String)>,
 }
@@ -56,34 +56,34 @@ pub(crate) struct GuestArguments {
 pub(crate) struct RunArguments {
     #[command(flatten)]
     guest: GuestArguments,
-    /// The directory that gets what the program leaves in /job/out.
+    /// Directory for the files that the program leaves in /job/out.
     #[arg(long, value_name = "DIRECTORY")]
     output: Option<PathBuf>,
-    /// Shell text to run before the program.
+    /// Shell commands to run before the program.
     #[arg(long, value_name = "SHELL")]
     setup: Option<String>,
-    /// Seconds until the guest is taken for hung.
+    /// Time limit in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     limit: u64,
-    /// The file that gets the kernel's log.
+    /// File for the kernel's log.
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
-    /// A host file if it has a slash, otherwise a program of the guest.
+    /// Program: a file of the host if it has a slash, otherwise a program of the guest.
     program: String,
-    /// The program's arguments.
+    /// Arguments of the program.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct PrepareArguments {
-    /// The kernels to prepare.
+    /// Kernels to prepare.
     #[arg(long = "kernel", value_enum, value_delimiter = ',', default_value = "6.1")]
     kernels: Vec<Kernel>,
     /// Architecture of the guests.
     #[arg(long, value_enum, default_value_t)]
     arch: Architecture,
-    /// Fetch the kernel again, and make its image again.
+    /// Fetch kernels again, and make their images again.
     #[arg(long)]
     fresh: bool,
 }
@@ -99,7 +99,7 @@ pub(crate) fn run(task: VmTask) -> Result<ExitCode> {
         VmTask::Prepare(arguments) => {
             for kernel in arguments.kernels {
                 let image = image::prepare(kernel, arguments.arch, arguments.fresh)?;
-                progress!("kernel {kernel}: {} is ready", image.base.display());
+                progress!("kernel {kernel}: the image {} is ready", image.base.display());
             }
             Ok(ExitCode::SUCCESS)
         }
@@ -141,6 +141,7 @@ impl GuestArguments {
 }
 
 fn parse_variable(text: &str) -> Result<(String, String)> {
-    let (name, value) = text.split_once('=').context("it must be NAME=VALUE")?;
+    let (name, value) =
+        text.split_once('=').context("an environment variable has the form NAME=VALUE")?;
     Ok((name.to_owned(), value.to_owned()))
 }

@@ -34,13 +34,12 @@ pub(crate) fn fetch(
 ) -> Result<Vec<Package>> {
     let mirrors = apt_sources::debian_mirrors(Path::new("/etc/apt"))?;
     let mirror = mirrors.first().context(
-        "no apt source of this machine names a Debian mirror, so that there is nowhere to get \
-         packages from",
+        "cannot fetch packages: no Debian mirror in /etc/apt/sources.list and /etc/apt/sources.list.d; add one",
     )?;
     let architecture = architecture.to_string();
     let work = folder.join(format!("packages-{architecture}"));
     if work.exists() {
-        fs::remove_dir_all(&work).with_context(|| format!("remove {}", work.display()))?;
+        fs::remove_dir_all(&work).with_context(|| format!("cannot remove {}", work.display()))?;
     }
     fs::create_dir_all(&work)?;
     let source = source_line(mirror, suite, &architecture, Path::new(KEYRING));
@@ -60,7 +59,8 @@ pub(crate) fn fetch(
         if file.extension().is_some_and(|extension| extension == "deb") {
             let mut dpkg = Command::new("dpkg-deb");
             let control = host_tool::output(dpkg.arg("--field").arg(&file))?;
-            let control = String::from_utf8(control).context("fields of a package")?;
+            let control =
+                String::from_utf8(control).context("the control file of a package is not UTF-8")?;
             let package = Package { file, control };
             packages.insert(package.field("Package").to_owned(), package);
         }
@@ -68,8 +68,8 @@ pub(crate) fn fetch(
     for name in names.iter().chain(alone) {
         if !packages.contains_key(*name) {
             bail!(
-                "apt-get ended with success and has not downloaded {name} of {suite} for \
-                 {architecture}: does the mirror {mirror} have it?"
+                "apt-get succeeded without downloading {name} of {suite} for {architecture} from {mirror}; see \
+                 whether the mirror has it"
             );
         }
     }

@@ -5,11 +5,11 @@
 # since servers of the tests listen on SCTP.
 cd "/lib/modules/$(uname -r)/kernel/net" || exit
 if grep -qE '^(ip_set|nft_compat|x_tables|br_netfilter) ' /proc/modules; then
-	echo "a module that RHEL 10 does not have is loaded" >&2
+	echo "a module that RHEL 10 lacks is loaded" >&2
 	exit 1
 fi
 if [ ! -d netfilter/ipset ]; then
-	echo "$PWD has no netfilter/ipset to take away: has it moved?" >&2
+	echo "cannot remove netfilter/ipset: $PWD has none" >&2
 	exit 1
 fi
 rm -rf netfilter/ipset netfilter/nft_compat* netfilter/xt_* bridge/br_netfilter* \
@@ -17,7 +17,7 @@ rm -rf netfilter/ipset netfilter/nft_compat* netfilter/xt_* bridge/br_netfilter*
 depmod || exit
 for gone in ip_set nft_compat xt_mark br_netfilter ip_tables; do
 	if modprobe -nq "$gone"; then
-		echo "$gone is still there" >&2
+		echo "cannot remove the module $gone: modprobe still finds it" >&2
 		exit 1
 	fi
 done

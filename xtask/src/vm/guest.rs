@@ -111,7 +111,7 @@ impl Guest {
         let limits = Limits { up: UP_LIMIT, end: self.limit };
         let mut verdict = self.attempt(&machine, limits, &scratch.directory, console)?;
         if matches!(verdict, Verdict::NeverUp { .. }) {
-            progress!("{verdict}\nvm: trying once more");
+            progress!("{verdict}\nvm: booting it once more");
             verdict = self.attempt(&machine, limits, &scratch.directory, console)?;
         }
         Ok(verdict)
@@ -139,7 +139,9 @@ impl Guest {
         let mut environment = String::new();
         for (name, value) in &self.environment {
             if !is_variable_name(name) {
-                bail!("`{name}` cannot be the name of an environment variable");
+                bail!(
+                    "`{name}` is not the name of an environment variable: letters, digits and underscores only"
+                );
             }
             environment.push_str(&format!("export {name}={}\n", quoted(value)));
         }
@@ -164,7 +166,8 @@ impl Guest {
         let (image, accel) = self.prepare()?;
         job.0.add_libraries()?;
         let initrd = scratch.join("initrd");
-        std::fs::copy(&image.base, &initrd).context("the base image cannot be copied")?;
+        std::fs::copy(&image.base, &initrd)
+            .with_context(|| format!("cannot copy the base image {}", image.base.display()))?;
         let file = OpenOptions::new().append(true).open(&initrd)?;
         job.0.write(BufWriter::new(file))?;
         let disk = match &self.output {
@@ -179,7 +182,7 @@ impl Guest {
             None => scratch.join("log"),
             // qemu would create it too, but say less about why it cannot.
             Some(log) => {
-                File::create(log).with_context(|| format!("{} cannot be made", log.display()))?;
+                File::create(log).with_context(|| format!("cannot create {}", log.display()))?;
                 std::path::absolute(log)?
             }
         };
@@ -209,7 +212,7 @@ impl Guest {
         self.tell(machine.accel, outcome.up_after, outcome.ended_after);
         if let (Some(disk), Some(directory)) = (&machine.disk, &self.output) {
             if outcome.report.output_lost {
-                bail!("the guest could not hand over its files; {verdict}");
+                bail!("the guest could not hand over the files of /job/out; {verdict}");
             }
             if outcome.report.exit.is_some() {
                 unpack(disk, directory)?;
@@ -250,10 +253,10 @@ impl Job {
 
 fn unpack(disk: &Path, directory: &Path) -> Result<()> {
     std::fs::create_dir_all(directory)
-        .with_context(|| format!("{} cannot be made", directory.display()))?;
+        .with_context(|| format!("cannot create {}", directory.display()))?;
     let mut tar = Command::new("tar");
     tar.args(["--no-same-owner", "-xf"]).arg(disk).arg("-C").arg(directory);
-    host_tool::output(&mut tar).context("what the guest handed over cannot be unpacked")?;
+    host_tool::output(&mut tar).context("cannot unpack the files of the guest's /job/out")?;
     Ok(())
 }
 

@@ -43,7 +43,7 @@ pub(super) const OF_GUESTS: [&str; 22] = [
 /// whenever one of them does.
 pub(crate) fn ensure(architecture: Architecture) -> Result<String> {
     if std::env::consts::ARCH != "x86_64" {
-        bail!("the bed needs a machine of x86_64, and this machine is {}", std::env::consts::ARCH);
+        bail!("guests need a host of x86_64, and this host is {}", std::env::consts::ARCH);
     }
     let packages = packages(architecture);
     install_missing(&packages)?;
@@ -71,7 +71,10 @@ pub(crate) fn install_missing(packages: &[&'static str]) -> Result<()> {
         install(&missing)?;
         let still_missing = missing_from(packages, &installed(packages)?);
         if !still_missing.is_empty() {
-            bail!("apt-get said yes, yet these are not installed: {}", still_missing.join(" "));
+            bail!(
+                "apt-get install succeeded, but dpkg lists these packages as not installed: {}",
+                still_missing.join(" ")
+            );
         }
     }
     Ok(())
@@ -82,7 +85,7 @@ fn installed(packages: &[&str]) -> Result<BTreeMap<String, String>> {
     query.args(["-W", "-f", "${db:Status-Status} ${Package} ${Version}\\n"]).args(packages);
     // It exits with 1 when it does not know one of them, which is no failure here.
     let output = host_tool::output_whatever_status(&mut query)
-        .context("packages are those of Debian 12 or later, which this machine has to be")?;
+        .context("cannot list installed packages; the host must be Debian 12 or later")?;
     Ok(parse_installed(&String::from_utf8_lossy(&output.stdout)))
 }
 
@@ -105,14 +108,14 @@ fn missing_from(
 fn install(packages: &[&str]) -> Result<()> {
     let names = packages.join(" ");
     let by_hand = format!("apt-get update && apt-get install --no-install-recommends {names}");
-    let as_root =
-        as_root().with_context(|| format!("packages are missing; run as root: {by_hand}"))?;
+    let as_root = as_root()
+        .with_context(|| format!("cannot install missing packages; as root, run: {by_hand}"))?;
     progress!("installing host packages: {names}");
     update(as_root);
     let mut arguments = vec!["install", "--yes", "--no-install-recommends"];
     arguments.extend(packages);
     host_tool::output(&mut apt_get(as_root, &arguments))
-        .with_context(|| format!("packages could not be installed; by hand: {by_hand}"))?;
+        .with_context(|| format!("cannot install missing packages; try as root: {by_hand}"))?;
     Ok(())
 }
 
@@ -129,7 +132,9 @@ pub(crate) fn download(package: &str, folder: &Path) -> Result<PathBuf> {
     };
     let entries = std::fs::read_dir(folder)?;
     let mut paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
-    paths.find(is_it).with_context(|| format!("apt-get downloaded no {package}"))
+    paths
+        .find(is_it)
+        .with_context(|| format!("apt-get download succeeded without a file {package}_*.deb"))
 }
 
 /// Returns the words before a command that make it run as root.
@@ -139,7 +144,7 @@ fn as_root() -> Result<&'static [&'static str]> {
     } else if on_path("sudo") {
         Ok(&["sudo"])
     } else {
-        bail!("there is neither root nor sudo here")
+        bail!("this needs root, and there is no sudo")
     }
 }
 
@@ -147,7 +152,7 @@ fn as_root() -> Result<&'static [&'static str]> {
 /// follows fails and says so.
 fn update(as_root: &[&str]) {
     if let Err(error) = host_tool::output(&mut apt_get(as_root, &["update"])) {
-        progress!("going on although {error:#}");
+        progress!("continuing with the package lists of before: {error:#}");
     }
 }
 
@@ -181,7 +186,10 @@ pub(super) fn find_program_below(root: &Path, name: &str) -> Result<PathBuf> {
         .map(|directory| root.join(directory).join(name))
         .find(|path| path.is_file())
         .with_context(|| {
-            format!("{} has no program `{name}`, though its packages are installed", root.display())
+            format!(
+                "no program `{name}` below {} in usr/sbin, usr/bin, sbin or bin, although its package is installed",
+                root.display()
+            )
         })
 }
 

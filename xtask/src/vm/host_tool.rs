@@ -22,7 +22,7 @@ pub(crate) fn output_whatever_status(command: &mut Command) -> Result<Output> {
     command
         .stdin(Stdio::null())
         .output()
-        .with_context(|| format!("`{}` could not be started", shown(command)))
+        .with_context(|| format!("cannot start `{}`", shown(command)))
 }
 
 /// Sends `input` through a command and returns what comes out.
@@ -32,7 +32,7 @@ pub(crate) fn filter(command: &mut Command, input: &[u8]) -> Result<Vec<u8>> {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .with_context(|| format!("`{}` could not be started", shown(command)))?;
+        .with_context(|| format!("cannot start `{}`", shown(command)))?;
     let stdin = child.stdin.take();
     // Written from another thread: the child's output would otherwise fill its pipe meanwhile. A
     // write error means that the child gave up, which its exit status tells in better words.

@@ -40,11 +40,11 @@ pub(crate) fn prepare(kernel: Kernel, architecture: Architecture, fresh: bool) -
     let packages = host_packages::ensure(architecture)?;
     let directory = directory(kernel, architecture);
     std::fs::create_dir_all(&directory)
-        .with_context(|| format!("{} cannot be made", directory.display()))?;
+        .with_context(|| format!("cannot create {}", directory.display()))?;
     // Several runs may be started at once: one prepares, the others wait for it.
     let lock = File::create(directory.join("lock"))?;
     if lock.try_lock().is_err() {
-        progress!("kernel {kernel}: waiting for another preparation");
+        progress!("kernel {kernel}: waiting for another process that prepares it");
         lock.lock()?;
     }
     let recipe_file = directory.join("recipe");
@@ -102,7 +102,7 @@ fn fingerprint(packages: &str) -> String {
 
 fn make(package: &KernelPackage, origin: &Origin, image: &Image) -> Result<()> {
     let kernel = std::fs::read(package.vmlinuz())
-        .with_context(|| format!("{} cannot be read", package.vmlinuz().display()))?;
+        .with_context(|| format!("cannot read {}", package.vmlinuz().display()))?;
     let kernel = match origin.architecture {
         Architecture::Amd64 => vmlinux::extract(&kernel)?,
         // It is not compressed: qemu starts it as it is.
@@ -121,7 +121,7 @@ fn make(package: &KernelPackage, origin: &Origin, image: &Image) -> Result<()> {
 /// it.
 fn replace(target: &Path, write: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     let partial = target.with_extension("partial");
-    write(&partial).with_context(|| format!("{} cannot be made", target.display()))?;
+    write(&partial).with_context(|| format!("cannot create {}", target.display()))?;
     std::fs::rename(&partial, target)?;
     Ok(())
 }

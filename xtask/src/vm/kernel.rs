@@ -7,7 +7,7 @@ use clap::ValueEnum;
 /// A kernel series that Debian ships for cloud machines. The newest is the greatest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum Kernel {
-    /// Debian 11: the oldest long-term series that clusters still run.
+    /// Debian 11: the oldest long-term series in use.
     #[value(name = "5.10")]
     V5_10,
     /// Debian 12.
@@ -20,7 +20,7 @@ pub(crate) enum Kernel {
     /// The long-term series after Debian 13.
     #[value(name = "6.18")]
     V6_18,
-    /// The newest that Debian has of it.
+    /// The newest Linux 7 of Debian.
     #[value(name = "7")]
     V7,
 }

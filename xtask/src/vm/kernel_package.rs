@@ -67,16 +67,16 @@ pub(crate) fn ensure(kernel: Kernel, build: Build, cache: &Path) -> Result<Kerne
     let mirrors = apt_sources::debian_mirrors(Path::new("/etc/apt"))?;
     if mirrors.is_empty() {
         bail!(
-            "no apt source of this machine (/etc/apt/sources.list, /etc/apt/sources.list.d) names a \
-             Debian mirror, so there is nowhere to get kernel {kernel} from; add one, for example \
-             for the suite {}",
+            "cannot fetch kernel {kernel}: no Debian mirror in /etc/apt/sources.list and \
+             /etc/apt/sources.list.d; add one, for example for the suite {}",
             kernel.suites().first().unwrap_or(&"stable")
         );
     }
     let mut failures = Vec::new();
     for suite in kernel.suites() {
         for mirror in &mirrors {
-            let work = tempfile::tempdir_in(cache).context("no room for the kernel package")?;
+            let work = tempfile::tempdir_in(cache)
+                .with_context(|| format!("cannot create a folder in {}", cache.display()))?;
             let architecture = build.architecture().to_string();
             let source = source_line(mirror, suite, &architecture, Path::new(KEYRING));
             match fetch(kernel, build, &source, work.path()) {
@@ -89,13 +89,13 @@ pub(crate) fn ensure(kernel: Kernel, build: Build, cache: &Path) -> Result<Kerne
             }
         }
     }
-    bail!("kernel {kernel} could not be fetched from any suite:\n  {}", failures.join("\n  "));
+    bail!("cannot fetch kernel {kernel} from any suite:\n  {}", failures.join("\n  "));
 }
 
 /// Downloads and unpacks the package from one source.
 fn fetch(kernel: Kernel, build: Build, source: &str, work: &Path) -> Result<PathBuf> {
     let apt = PrivateApt::set_up(work, source, &build.architecture().to_string())?;
-    progress!("kernel {kernel}: reading the list of packages");
+    progress!("kernel {kernel}: reading the package list");
     host_tool::output(apt.command("apt-get").arg("update"))?;
     let shown = host_tool::output(apt.command("apt-cache").args(["show", &build.package()]))?;
     let of_newest = build.packages(&String::from_utf8_lossy(&shown), kernel.series());
@@ -107,9 +107,9 @@ fn fetch(kernel: Kernel, build: Build, source: &str, work: &Path) -> Result<Path
         newest_image(&String::from_utf8_lossy(&names), &start, &end).map(|name| vec![name])
     };
     let is_cloud = matches!(build, Build::Cloud(_));
-    let mut packages = of_newest
-        .or_else(|| is_cloud.then(older).flatten())
-        .with_context(|| format!("it has no {} of the series {kernel}", build.package()))?;
+    let mut packages = of_newest.or_else(|| is_cloud.then(older).flatten()).with_context(|| {
+        format!("apt-cache shows no {} of the series {kernel}", build.package())
+    })?;
     if let (true, Some(image)) = (is_cloud, packages.first()) {
         let shown = host_tool::output(apt.command("apt-cache").args(["show", image]))?;
         packages.extend(parts_of_image(&String::from_utf8_lossy(&shown)));

@@ -86,7 +86,7 @@ pub(crate) fn lay_out(package: &KernelPackage, root: &Path) -> Result<()> {
     )?;
     let index = package.modules().join("modules.dep");
     let index = std::fs::read_to_string(&index)
-        .with_context(|| format!("depmod left no {}", index.display()))?;
+        .with_context(|| format!("depmod wrote no {}", index.display()))?;
     let wanted = wanted(&index);
     // Without the host's own settings in /etc/modprobe.d, which may forbid modules there.
     let mut query = Command::new(find_program("modprobe")?);
@@ -96,19 +96,19 @@ pub(crate) fn lay_out(package: &KernelPackage, root: &Path) -> Result<()> {
     let closure = Closure::parse(&String::from_utf8_lossy(&output.stdout));
     let missing = closure.missing(&wanted);
     if !missing.is_empty() {
-        progress!("kernel {release} has no modules {}", missing.join(" "));
+        progress!("kernel {release} lacks these modules: {}", missing.join(" "));
     }
 
     let target = root.join("lib/modules").join(release);
     let mut compressed = Vec::new();
     for file in &closure.files {
-        let inside = file
-            .strip_prefix(package.modules())
-            .with_context(|| format!("modprobe named a module elsewhere: {}", file.display()))?;
+        let inside = file.strip_prefix(package.modules()).with_context(|| {
+            format!("modprobe printed a path outside of the kernel's folder: {}", file.display())
+        })?;
         let copy = target.join(inside);
         std::fs::create_dir_all(copy.parent().unwrap_or(&target))?;
         std::fs::copy(file, &copy)
-            .with_context(|| format!("module {} cannot be copied", file.display()))?;
+            .with_context(|| format!("cannot copy the module {}", file.display()))?;
         if copy.extension().is_some_and(|extension| extension == "xz") {
             compressed.push(copy);
         }

@@ -26,7 +26,7 @@ pub(crate) fn files() -> Result<Vec<GuestFile>> {
     let of_suite = |suite: &&str| {
         let host = cache_directory().join("nft").join(suite);
         if !host.is_dir() {
-            fetch(suite, &host).with_context(|| format!("nft of {suite}"))?;
+            fetch(suite, &host).with_context(|| format!("cannot fetch nft of Debian {suite}"))?;
         }
         Ok(GuestFile { host, guest: format!("{PLACE}/{suite}") })
     };
@@ -35,17 +35,20 @@ pub(crate) fn files() -> Result<Vec<GuestFile>> {
 
 /// Fills a folder with the program, its libraries and a script that starts it with these.
 fn fetch(suite: &str, folder: &Path) -> Result<()> {
-    progress!("nft of Debian {suite}");
-    let parent = folder.parent().context("a folder is in a folder")?;
+    progress!("downloading nft of Debian {suite}");
+    let parent =
+        folder.parent().with_context(|| format!("{} has no parent folder", folder.display()))?;
     fs::create_dir_all(parent)?;
-    let work = tempfile::tempdir_in(parent).context("no room for packages")?;
+    let work = tempfile::tempdir_in(parent)
+        .with_context(|| format!("cannot create a folder in {}", parent.display()))?;
     let (root, filled) = (work.path().join("root"), work.path().join("filled"));
     for package in debian::fetch(suite, Architecture::Amd64, &["nftables"], &[], work.path())? {
         let mut dpkg = Command::new("dpkg-deb");
         host_tool::output(dpkg.arg("-x").arg(&package.file).arg(&root))?;
     }
     fs::create_dir(&filled)?;
-    fs::copy(root.join("usr/sbin/nft"), filled.join("program")).context("the program")?;
+    fs::copy(root.join("usr/sbin/nft"), filled.join("program"))
+        .context("cannot copy usr/sbin/nft of the package")?;
     for library in LIBRARIES.iter().filter_map(|it| fs::read_dir(root.join(it)).ok()).flatten() {
         let path = library?.path();
         let name = path.file_name().unwrap_or_default();
@@ -58,5 +61,5 @@ fn fetch(suite: &str, folder: &Path) -> Result<()> {
     );
     fs::write(filled.join("nft"), start)?;
     fs::set_permissions(filled.join("nft"), fs::Permissions::from_mode(0o755))?;
-    fs::rename(&filled, folder).context("put it where it stays")
+    fs::rename(&filled, folder).with_context(|| format!("cannot move nft to {}", folder.display()))
 }

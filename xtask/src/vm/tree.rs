@@ -45,7 +45,7 @@ impl Tree {
     /// Adds a file of the host, or a directory with everything below it. The name itself may be a
     /// link and is followed; links inside a directory stay links.
     pub(crate) fn add_from_host(&mut self, guest: &str, host: &Path) -> Result<()> {
-        let about = || format!("{} cannot be read", host.display());
+        let about = || format!("cannot read {}", host.display());
         let metadata = std::fs::metadata(host).with_context(about)?;
         if !metadata.is_dir() {
             ensure!(metadata.is_file(), "{} is neither a file nor a directory", host.display());
@@ -113,7 +113,7 @@ impl Tree {
                 }
                 Node::HostFile { path, mode } => {
                     let content = std::fs::read(path)
-                        .with_context(|| format!("{} cannot be read", path.display()))?;
+                        .with_context(|| format!("cannot read {}", path.display()))?;
                     (ModeFileType::Regular, *mode, Cow::from(content))
                 }
             };
@@ -124,11 +124,11 @@ impl Tree {
             entry
                 .write_all(&content)
                 .and_then(|()| entry.finish())
-                .context("the guest's files cannot be written")?;
+                .context("cannot write the guest's initramfs")?;
         }
         newc::trailer(sink)
             .and_then(|mut sink| sink.flush())
-            .context("the guest's files cannot be written")
+            .context("cannot write the guest's initramfs")
     }
 
     fn insert(&mut self, guest: &str, node: Node) -> Result<()> {
@@ -147,7 +147,10 @@ impl Tree {
 fn place(guest: &str) -> Result<String> {
     let parts: Vec<&str> =
         guest.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
-    ensure!(!parts.is_empty() && !parts.contains(&".."), "`{guest}` is no place for a file");
+    ensure!(
+        !parts.is_empty() && !parts.contains(&".."),
+        "`{guest}` is not a path inside the guest"
+    );
     let below_usr = parts.len() > 1
         && parts.first().is_some_and(|first| ["bin", "sbin", "lib", "lib64"].contains(first));
     let path = parts.join("/");

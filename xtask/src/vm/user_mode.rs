@@ -42,7 +42,7 @@ const RECIPE: [&str; 3] = [include_str!("user_mode.rs"), INIT, REGISTERS];
 pub(crate) fn prepare(kernel: Kernel, base: &Image) -> Result<Image> {
     let directory = cache_directory().join(format!("{kernel}-uml"));
     std::fs::create_dir_all(&directory)
-        .with_context(|| format!("{} cannot be made", directory.display()))?;
+        .with_context(|| format!("cannot create {}", directory.display()))?;
     let lock = File::create(directory.join("lock"))?;
     lock.lock()?;
     let image = Image { kernel: directory.join(PROGRAM), base: directory.join("base.cpio") };
@@ -52,7 +52,7 @@ pub(crate) fn prepare(kernel: Kernel, base: &Image) -> Result<Image> {
         return Ok(image);
     }
     let package = kernel_package::ensure(kernel, Build::UserMode, &directory)?;
-    progress!("kernel {kernel}: making the image of user-mode-linux {}", package.release);
+    progress!("kernel {kernel}: making the image of user-mode Linux {}", package.release);
     make(&package, base, &image)?;
     std::fs::write(&recipe_file, recipe)?;
     Ok(image)
@@ -122,15 +122,16 @@ impl Processor {
     /// The last one that is free of those that this process may use: the first is the busiest.
     pub(crate) fn claim() -> Result<Self> {
         const STATUS: &str = "/proc/self/status";
-        let status = std::fs::read_to_string(STATUS).with_context(|| format!("read {STATUS}"))?;
+        let status =
+            std::fs::read_to_string(STATUS).with_context(|| format!("cannot read {STATUS}"))?;
         let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
         let allowed = list
             .and_then(parse_processors)
-            .with_context(|| format!("{STATUS} names no allowed processors: {list:?}"))?;
+            .with_context(|| format!("{STATUS} lists no allowed CPUs: {list:?}"))?;
         for number in &allowed {
             let path = cache_directory().join(format!("processor-{number}"));
-            let claim = File::create(&path)
-                .with_context(|| format!("{} cannot be made", path.display()))?;
+            let claim =
+                File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
             if claim.try_lock().is_ok() {
                 return Ok(Self { number: *number, _claim: Some(claim) });
             }
@@ -164,7 +165,7 @@ fn fingerprint(base: &Path) -> Result<String> {
 fn make(package: &KernelPackage, base: &Image, image: &Image) -> Result<()> {
     let directory = image.kernel.parent().context("the image has no directory")?;
     let program = std::fs::read(package.directory.join("usr/bin/linux.uml"))
-        .context("user-mode-linux has no program")?;
+        .context("cannot read usr/bin/linux.uml of the package user-mode-linux")?;
     std::fs::write(&image.kernel, with_loader(program, LOADER)?)?;
     executable(&image.kernel)?;
     let libraries = directory.join("libraries");
@@ -200,18 +201,18 @@ fn find_library(package: &Path, name: &str) -> Result<PathBuf> {
         .into_iter()
         .map(|directory| package.join(directory).join(name))
         .find(|path| path.is_file())
-        .with_context(|| format!("Debian's libc6 has no {name}"))
+        .with_context(|| format!("cannot find {name} of Debian's libc6"))
 }
 
 /// The program with another loader: it cannot be handed to one (`loader linux …`), since it takes
 /// its place in memory for the beginning of the machine's.
 fn with_loader(mut program: Vec<u8>, loader: &str) -> Result<Vec<u8>> {
     let length = USUAL_LOADER.len();
-    ensure!(loader.len() < length, "the loader's name is too long");
+    ensure!(loader.len() < length, "the path of the loader is too long for usr/bin/linux.uml");
     let place = program
         .windows(length)
         .position(|window| window == USUAL_LOADER)
-        .context("the program of user-mode-linux names no loader")?;
+        .context("usr/bin/linux.uml names no loader")?;
     let name = loader.bytes().chain(std::iter::repeat(0));
     for (old, new) in program.iter_mut().skip(place).take(length).zip(name) {
         *old = new;

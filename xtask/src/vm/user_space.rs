@@ -87,8 +87,9 @@ impl Origin {
         if architecture == Architecture::Amd64 {
             return Ok(Self { architecture, root: PathBuf::from("/"), _work: None });
         }
-        progress!("packages of Debian for {architecture}");
-        let work = tempfile::tempdir_in(folder).context("no room for packages")?;
+        progress!("downloading packages of Debian for {architecture}");
+        let work = tempfile::tempdir_in(folder)
+            .with_context(|| format!("cannot create a folder in {}", folder.display()))?;
         let root = work.path().join("root");
         let packages = host_packages::OF_GUESTS;
         let fetched = debian::fetch(debian::STABLE, architecture, &packages, &[], work.path());
@@ -101,7 +102,9 @@ impl Origin {
 
     fn add_program(&self, tree: &mut Tree, name: &str) -> Result<()> {
         let path = find_program_below(&self.root, name)?;
-        let place = path.strip_prefix(&self.root).context("a program is elsewhere")?;
+        let place = path
+            .strip_prefix(&self.root)
+            .with_context(|| format!("{} is not below {}", path.display(), self.root.display()))?;
         tree.add_from_host(&place.to_string_lossy(), &path)
     }
 
@@ -124,7 +127,7 @@ impl Origin {
             Architecture::Arm64 => {
                 let path = self.root.join(folder.trim_start_matches('/'));
                 std::fs::remove_dir_all(path.join(CONVERSIONS))
-                    .with_context(|| format!("no {CONVERSIONS} in {folder}: has it moved?"))?;
+                    .with_context(|| format!("no {CONVERSIONS} in {folder}"))?;
                 tree.add_from_host(&folder, &path)?;
                 self.add_if_there(tree, "/usr/lib/ld-linux-aarch64.so.1")
             }

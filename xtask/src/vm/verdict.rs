@@ -109,7 +109,7 @@ impl fmt::Display for Verdict {
             Self::TimeLimit { limit, log } => {
                 write!(
                     formatter,
-                    "the program or its guest hung: nothing ended within {} s",
+                    "the program did not end within {} s, the time limit",
                     limit.as_secs()
                 )?;
                 log
@@ -118,11 +118,14 @@ impl fmt::Display for Verdict {
                 return write!(formatter, "the guest's kernel panicked; from its log:\n{log}");
             }
             Self::Vanished { log } => {
-                write!(formatter, "the guest went away without telling how the program ended")?;
+                write!(
+                    formatter,
+                    "the guest ended without a panic and without the program's exit code"
+                )?;
                 log
             }
             Self::NeverUp { log } => {
-                write!(formatter, "the guest died before its user space was up")?;
+                write!(formatter, "the guest ended before its user space was up")?;
                 log
             }
         };

@@ -33,7 +33,7 @@ pub(crate) fn extract(image: &[u8]) -> Result<Vec<u8>> {
     let payload = payload(image)?;
     let compression = Compression::of(payload)?;
     let kernel = host_tool::filter(&mut compression.decompressor(), compression.stream(payload))
-        .context("the kernel could not be decompressed")?;
+        .context("cannot decompress the kernel")?;
     ensure!(kernel.starts_with(ELF_MAGIC), "the decompressed kernel is no ELF file");
     Ok(kernel)
 }
@@ -49,7 +49,7 @@ impl Compression {
         let found = known.into_iter().find(|(magic, _)| payload.starts_with(magic));
         let (_, compression) = found.with_context(|| {
             format!(
-                "the kernel is compressed in an unknown way, starting {:02x?}",
+                "unknown compression of the kernel: its payload starts with {:02x?}",
                 payload.get(..6)
             )
         })?;
@@ -86,7 +86,9 @@ fn payload(image: &[u8]) -> Result<&[u8]> {
     ensure!(magic == Some(b"HdrS"), "the kernel is no bzImage: its boot header is missing");
     let version = u16::from_le_bytes(read(image, PROTOCOL_VERSION)?);
     if version < PROTOCOL_WITH_PAYLOAD {
-        bail!("the kernel's boot protocol {version:#06x} does not say where its payload is");
+        bail!(
+            "the kernel has boot protocol {version:#06x}, whose header has no position of the payload"
+        );
     }
     let [setup_sectors] = read(image, SETUP_SECTORS)?;
     // Zero stands for four, from before the field existed (boot.rst). The boot sector comes first.

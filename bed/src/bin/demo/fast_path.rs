@@ -78,10 +78,10 @@ pub(crate) fn show(
     report.expect("it gets no new connections", gone);
     for (client, mut connection, server) in connections {
         let goes_on = say(&mut connection, COUNTED).and_then(|by| {
-            ensure!(by == server, "{by} answers in the place of {server}");
+            ensure!(by == server, "{by} answered instead of {server}");
             Ok(())
         });
-        report.expect(&format!("the connection of {client} to {server} goes on"), goes_on);
+        report.expect(&format!("the connection of {client} to {server} continues"), goes_on);
     }
     manifests.write(FILE, &before)
 }

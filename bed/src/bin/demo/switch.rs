@@ -190,9 +190,9 @@ fn steady(cluster: &Cluster) -> Result<Vec<Client<'_>>> {
     let mut clients = Vec::new();
     for (who, from) in from_everywhere(cluster)? {
         for (kind, target, traffic, pause) in [
-            ("connections to a cluster address", WEB.into(), Traffic::Connections, 500),
-            ("connections to a node port", node_port, Traffic::Connections, 500),
-            ("datagrams to a cluster address", DNS.into(), Traffic::Datagrams, 100),
+            ("connections to a cluster IP", WEB.into(), Traffic::Connections, 500),
+            ("connections to a NodePort", node_port, Traffic::Connections, 500),
+            ("datagrams to a cluster IP", DNS.into(), Traffic::Datagrams, 100),
         ] {
             if (who, traffic) == ("node", Traffic::Datagrams) {
                 continue;

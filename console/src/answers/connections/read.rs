@@ -51,8 +51,8 @@ pub(super) struct Found {
     ipvs: Option<ConnectionState>,
 }
 
-/// What IPVS and connection tracking know a connection by: the frontend is another one to IPVS, if the
-/// client was led to an internal frontend.
+/// Ends by which IPVS and conntrack know a connection. IPVS has another frontend if rules led the client to an
+/// internal frontend.
 type Ends = (Protocol, SocketAddr, SocketAddr);
 
 /// Connections of IPVS by their ends.
@@ -85,8 +85,7 @@ impl Wanted {
 pub(super) fn read(wanted: &Wanted) -> Result<Read, FailureAnswer> {
     let mut tracked = Vec::new();
     let mut n_more = 0;
-    let mut client =
-        ConntrackClient::open().map_err(|error| unread("connection tracking", &error))?;
+    let mut client = ConntrackClient::open().map_err(|error| unread("conntrack", &error))?;
     for family in &wanted.families {
         let asked = conntrack::Wanted {
             family: *family,
@@ -94,9 +93,8 @@ pub(super) fn read(wanted: &Wanted) -> Result<Read, FailureAnswer> {
             most: MOST.saturating_sub(tracked.len()),
         };
         let has = |it: &TrackedConnection| wanted.has(&it.frontend(), it.client);
-        let listed = client
-            .connections(&asked, has)
-            .map_err(|error| unread("connection tracking", &error))?;
+        let listed =
+            client.connections(&asked, has).map_err(|error| unread("conntrack", &error))?;
         n_more += listed.n_more;
         tracked.extend(listed.found);
     }

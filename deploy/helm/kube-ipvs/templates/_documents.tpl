@@ -1,4 +1,4 @@
-{{/* The file of the program: two documents. Where the kubeconfig is mounted is not for values to say. */}}
+{{/* The configuration file: two documents. Values cannot change the path of the kubeconfig. */}}
 {{- define "kube-ipvs.config" -}}
 {{- $ours := dict "apiVersion" "kubeproxy.config.k8s.io/v1alpha1" "kind" "KubeProxyConfiguration" }}
 {{- $_ := set $ours "clientConnection" (dict "kubeconfig" "/etc/kube-ipvs/kubeconfig.yaml") }}
@@ -8,11 +8,11 @@
 {{- mergeOverwrite (deepCopy .Values.kubeIpvsConfiguration) $ours | toYaml }}
 {{- end }}
 
-{{/* A kubeconfig for the pod's service account, or the one that values have. */}}
+{{/* A kubeconfig for the pod's service account, or that of the values. */}}
 {{- define "kube-ipvs.kubeconfig" -}}
 {{- if .Values.kubeconfig }}
 {{- if .Values.apiServer }}
-{{- fail "kubeconfig names the API server: leave apiServer out" }}
+{{- fail "kubeconfig names the API server: leave apiServer out (apiServer: \"\")" }}
 {{- end }}
 {{- .Values.kubeconfig }}
 {{- else -}}
@@ -22,7 +22,7 @@ clusters:
   - name: cluster
     cluster:
       certificate-authority: /var/run/secrets/kubernetes.io/serviceaccount/ca.crt
-      server: {{ required "apiServer is missing: the URL of the API server as nodes reach it, such as https://192.0.2.10:6443; not the Service kubernetes" .Values.apiServer }}
+      server: {{ required "apiServer is missing: set the URL of the API server as nodes reach it, such as https://192.0.2.10:6443, not that of the Service kubernetes" .Values.apiServer }}
 users:
   - name: kube-ipvs
     user:
@@ -67,7 +67,7 @@ kube-ipvs-{{ include "kube-ipvs.data" . | sha256sum | trunc 10 }}
 {{- define "kube-ipvs.healthPort" -}}
 {{- $address := .Values.kubeProxyConfiguration.healthzBindAddress | default "" }}
 {{- if regexMatch "^(127\\.|\\[?::1)" $address }}
-{{- fail (printf "kubeProxyConfiguration.healthzBindAddress is %s, where the kubelet's probes do not reach it" $address) }}
+{{- fail (printf "kubeProxyConfiguration.healthzBindAddress is %s, which the kubelet's probes do not reach: set 0.0.0.0:10256, or leave it out" $address) }}
 {{- end }}
 {{- include "kube-ipvs.port" (dict "address" $address "default" 10256) }}
 {{- end }}
@@ -77,9 +77,9 @@ kube-ipvs-{{ include "kube-ipvs.data" . | sha256sum | trunc 10 }}
 {{- include "kube-ipvs.port" (dict "address" .Values.kubeProxyConfiguration.metricsBindAddress "default" 10249) }}
 {{- end }}
 
-{{/* The image: with a digest, the tag does not count. */}}
+{{/* The image: a digest replaces the tag. */}}
 {{- define "kube-ipvs.image" -}}
-{{- $repository := required "image.repository is missing: a registry of yours that has the image" .Values.image.repository }}
+{{- $repository := required "image.repository is missing: set the name of the image in your registry, such as registry.example/kube-ipvs" .Values.image.repository }}
 {{- if .Values.image.digest }}
 {{- printf "%s@%s" $repository .Values.image.digest }}
 {{- else }}

@@ -1,17 +1,20 @@
 {{/*
-Labels by which the DaemonSet finds its pods. They can never change, so the release and the version are not among them.
+Labels by which the DaemonSet selects its pods. They can never change, so release and version are not among them.
 kustomize's base has the same.
 */}}
 {{- define "kube-ipvs.selectorLabels" -}}
 app.kubernetes.io/name: kube-ipvs
 {{- end }}
 
-{{/* Labels of pods: no version, so that a chart that changes nothing of them restarts none. */}}
+{{/* Labels of pods, without the version: a new version of the chart alone must not restart them. */}}
 {{- define "kube-ipvs.podLabels" -}}
 {{ include "kube-ipvs.selectorLabels" . }}
 app.kubernetes.io/component: service-proxy
 app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/part-of: kube-ipvs
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
 {{/* Labels of every object. */}}
@@ -27,6 +30,6 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if .Values.serviceAccount.create }}
 {{- .Values.serviceAccount.name | default "kube-ipvs" }}
 {{- else }}
-{{- required "serviceAccount.name is missing: with serviceAccount.create false, the account that exists" .Values.serviceAccount.name }}
+{{- required "serviceAccount.name is missing: set the name of the existing account, or serviceAccount.create true" .Values.serviceAccount.name }}
 {{- end }}
 {{- end }}

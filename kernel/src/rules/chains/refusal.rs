@@ -1,4 +1,4 @@
-//! What a failed `iptables-restore` means for the changes that it was to carry out.
+//! Effect of a failed `iptables-restore` on the changes that it contained.
 
 use std::collections::BTreeSet;
 

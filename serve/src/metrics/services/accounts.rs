@@ -67,7 +67,7 @@ impl Accounts {
     /// Adds what has passed since the last reading, which was `elapsed` ago, and returns the Services
     /// to show.
     ///
-    /// What the virtual servers had counted before the first reading is of a process before this one.
+    /// Counts from before the first reading belong to an earlier process.
     pub fn add(&mut self, reading: Vec<FrontendTraffic>, elapsed: Duration) -> Shown {
         let weight = 0.5_f64.powf(elapsed.as_secs_f64() / HALF_LIFE.as_secs_f64());
         for total in self.services.values_mut() {

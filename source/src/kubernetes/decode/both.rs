@@ -83,7 +83,7 @@ fn maybe(value: impl Strategy<Value = Value> + 'static) -> BoxedStrategy<Option<
     option::of(value).boxed()
 }
 
-/// Of a field without `omitempty`.
+/// Strategy for a field without `omitempty`.
 fn always(value: impl Strategy<Value = Value> + 'static) -> BoxedStrategy<Option<Value>> {
     value.prop_map(Some).boxed()
 }
@@ -279,7 +279,7 @@ fn pointers(object: &Value, at: &str, found: &mut Vec<String>) {
     }
 }
 
-/// What is wrong with an object, without the words about what it is instead.
+/// Metadata and the wrong field of an undecodable object, without the description of its value.
 fn path(item: &Item) -> Option<(&Metadata, &str)> {
     let Item::Undecodable(bad) = item else { return None };
     // In Protobuf, a list is as wrong as its first item: both are the same field.
@@ -333,7 +333,7 @@ proptest! {
         prop_assert_eq!(path(&json[1]), path(&protobuf[1]), "{}: {:?} {:?}", bad, json[1], protobuf[1]);
     }
 
-    /// What is no answer of an API server is an error or a bad object, and never more.
+    /// Random bytes give an error or a bad object, and nothing else.
     #[test]
     fn random_bytes_are_read_to_their_end(bytes in vec(any::<u8>(), 0..300), chunk in 1_usize..40) {
         for kind in KINDS {
