@@ -1,8 +1,8 @@
 # What the machines are made of, in one place. Sourced by the scripts here.
 # shellcheck shell=bash disable=SC2034  # used by those who source it
-kubernetes_minor=1.34
-kubernetes=1.34.1
-kubernetes_package=1.34.1-1.1
+kubernetes_minor=1.36
+kubernetes=1.36.2
+kubernetes_package=1.36.2-1.1
 # The folder with Kubernetes' packages, and the key that signs them: upstream's if empty.
 kubernetes_repository=
 kubernetes_key=
