@@ -21,6 +21,7 @@
 mod decode;
 mod describe;
 mod encode;
+mod option;
 
 use std::net::SocketAddr;
 
@@ -28,6 +29,7 @@ pub use decode::{
     decode_info, decode_real_server, decode_sync_daemon, decode_timeouts, decode_virtual_server,
 };
 pub(crate) use describe::Description;
+pub(crate) use option::{decode_service_entries, service_entries};
 
 use crate::id::VirtualServerId;
 use crate::real_server::RealServer;

@@ -1,15 +1,24 @@
-//! Number of virtual servers, read without listing them.
+//! Number of virtual servers, read without listing them, and a listing of those of IPv4: what the kernel tells as an
+//! option of a socket.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
 
 use netlink::{Namespace, OptionSocket};
 
+use crate::codec::{decode_service_entries, service_entries};
 use crate::error::Error;
-use crate::uapi::{GETINFO_LENGTH, SO_GET_INFO};
+use crate::uapi::{GETINFO_LENGTH, SO_GET_INFO, SO_GET_SERVICES};
+use crate::virtual_server::VirtualServer;
 
 /// Reads the module's reference count, which `ip_vs_add_service` raises by one.
 const MODULE_USERS: &str = "/sys/module/ip_vs/refcnt";
+
+/// Has a link for each module that needs the module. Each is one of its users.
+const HOLDERS: &str = "/sys/module/ip_vs/holders";
+/// Beginning of the names of schedulers and persistence engines. Each is a user once more: see
+/// `register_ip_vs_scheduler` (net/netfilter/ipvs/ip_vs_sched.c) and `register_ip_vs_pe` (ip_vs_pe.c).
+const REGISTERED: &[u8] = b"ip_vs_";
 
 /// Asks for numbers that the kernel has at hand, whatever there is of virtual servers: it takes two
 /// system calls and a few microseconds.
@@ -73,9 +82,41 @@ impl Counter {
         Ok(Count { ipv4: u32::from_ne_bytes([s0, s1, s2, s3]), users: self.users() })
     }
 
+    /// Lists the namespace's virtual servers, if all of them are of IPv4, in the kernel's order. The statistics and the
+    /// persistence engines are not told.
+    ///
+    /// It takes one call, and time in proportion to their number: for each part of a listing by netlink, the kernel
+    /// passes over all that it has told before (`ip_vs_genl_dump_services` in net/netfilter/ipvs/ip_vs_ctl.c).
+    ///
+    /// `None` when there may be others: IPVS is no module, or it has users that are neither of these virtual servers
+    /// nor modules.
+    ///
+    /// # Errors
+    /// As [`Counter::count`], and for an answer that cannot be read.
+    pub fn list_only_ipv4(&self) -> Result<Option<Vec<VirtualServer>>, Error> {
+        let count = self.count()?;
+        let known = modules_that_use().and_then(|modules| count.ipv4.checked_add(modules));
+        if known.is_none() || known != count.users {
+            return Ok(None);
+        }
+        let mut buffer = service_entries(count.ipv4);
+        self.socket.get(SO_GET_SERVICES, &mut buffer).map_err(Error::list)?;
+        decode_service_entries(&buffer).map(Some).map_err(|error| Error::list(error.into()))
+    }
+
     fn users(&self) -> Option<u32> {
         let mut text = [0; 16];
         let length = self.users.as_ref()?.read_at(&mut text, 0).ok()?;
         std::str::from_utf8(text.get(..length)?).ok()?.trim_ascii().parse().ok()
     }
+}
+
+/// Returns how many of the module's users are modules.
+fn modules_that_use() -> Option<u32> {
+    let mut users = 0;
+    for holder in fs::read_dir(HOLDERS).ok()? {
+        let name = holder.ok()?.file_name();
+        users += if name.as_encoded_bytes().starts_with(REGISTERED) { 2 } else { 1 };
+    }
+    Some(users)
 }

@@ -85,6 +85,11 @@ impl Error {
         Self::failed("count virtual servers (IP_VS_SO_GET_INFO)".to_owned(), source)
     }
 
+    /// Makes the error of listing virtual servers as an option of a socket.
+    pub(crate) fn list(source: netlink::Error) -> Self {
+        Self::failed("list virtual servers of IPv4 (IP_VS_SO_GET_SERVICES)".to_owned(), source)
+    }
+
     fn failed(what: String, source: netlink::Error) -> Self {
         Self(Box::new(Kind::Failed { command: None, what, advice: None, source }))
     }

@@ -11,6 +11,13 @@ pub(crate) const SO_GET_INFO: i32 = 64 + 1024 + 64 + 1;
 /// `struct ip_vs_getinfo` in bytes.
 pub(crate) const GETINFO_LENGTH: usize = 12;
 
+/// `IP_VS_SO_GET_SERVICES`
+pub(crate) const SO_GET_SERVICES: i32 = SO_GET_INFO + 1;
+/// Offset of `entrytable` in `struct ip_vs_get_services`, and `struct ip_vs_service_entry` in bytes, with a
+/// `struct ip_vs_stats_user` at its end: as 64 bits are aligned on 64-bit machines, of which a test makes sure.
+pub(crate) const SERVICE_ENTRIES: usize = 8;
+pub(crate) const SERVICE_ENTRY_LENGTH: usize = 104;
+
 /// `AF_INET` (include/linux/socket.h).
 pub(crate) const AF_INET: u16 = 2;
 /// `AF_INET6` (include/linux/socket.h).

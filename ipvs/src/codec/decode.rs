@@ -14,7 +14,7 @@ use crate::statistics::Statistics;
 use crate::uapi::{attribute, daemon, destination, info, service, statistics};
 use crate::virtual_server::{Netmask, VirtualServer, VirtualServerStatus};
 
-const VIRTUAL_SERVER: &str = "virtual server";
+pub(super) const VIRTUAL_SERVER: &str = "virtual server";
 const REAL_SERVER: &str = "real server";
 const SYNC_DAEMON: &str = "sync daemon";
 const INFO: &str = "IPVS information";
@@ -195,9 +195,7 @@ impl<'a> ServiceFields<'a> {
         let number = self.family.ok_or_else(|| broken("its address family"))?;
         let family = known_family(number, VIRTUAL_SERVER)?;
         if let Some(mark) = self.mark {
-            let mark = NonZeroU32::new(mark)
-                .ok_or_else(|| DecodeError::new(VIRTUAL_SERVER, "its firewall mark is zero"))?;
-            return Ok(VirtualServerId::FirewallMark { family, mark });
+            return firewall_mark(family, mark);
         }
         let protocol = self.protocol.ok_or_else(|| broken("its protocol"))?;
         let address = self.address.ok_or_else(|| broken("its address"))?;
@@ -323,7 +321,19 @@ fn known_family(number: u16, what: &'static str) -> Result<AddressFamily, Decode
         .ok_or_else(|| DecodeError::new(what, format!("address family {number}")))
 }
 
-fn name<T>(text: &str, make: impl FnOnce(&str) -> Result<T, ParseError>) -> Result<T, DecodeError> {
+pub(super) fn firewall_mark(
+    family: AddressFamily,
+    mark: u32,
+) -> Result<VirtualServerId, DecodeError> {
+    let mark = NonZeroU32::new(mark)
+        .ok_or_else(|| DecodeError::new(VIRTUAL_SERVER, "its firewall mark is zero"))?;
+    Ok(VirtualServerId::FirewallMark { family, mark })
+}
+
+pub(super) fn name<T>(
+    text: &str,
+    make: impl FnOnce(&str) -> Result<T, ParseError>,
+) -> Result<T, DecodeError> {
     make(text).map_err(|error| DecodeError::new("name", error.to_string()))
 }
 

@@ -105,6 +105,43 @@ fn a_new_virtual_server_is_laid_out_as_the_header_says() {
 }
 
 #[test]
+fn virtual_servers_of_the_option_are_laid_out_as_the_header_says() {
+    // `struct ip_vs_service_entry`, whose statistics have 64-bit numbers.
+    #[repr(C)]
+    struct Entry {
+        head: [u32; 12],
+        connections_and_packets: [u32; 3],
+        bytes: [u64; 2],
+        rates: [u32; 5],
+    }
+    assert_eq!((align_of::<Entry>(), size_of::<Entry>()), (8, 104));
+    let mut buffer = service_entries(3);
+    assert_eq!((buffer.len(), &buffer[..4]), (8 + 3 * 104, &3_u32.to_ne_bytes()[..]));
+    let mut entry = |number: usize, fields: &[(usize, &[u8])]| {
+        for (offset, bytes) in fields {
+            let start = 8 + number * 104 + offset;
+            buffer[start..start + bytes.len()].copy_from_slice(bytes);
+        }
+    };
+    let flags = 3_u32.to_ne_bytes();
+    entry(0, &[(0, &6_u16.to_ne_bytes()), (4, &[10, 96, 0, 1]), (8, &[0, 80]), (16, b"rr")]);
+    entry(0, &[(32, &flags), (36, &10_u32.to_ne_bytes()), (40, &[255, 255, 255, 0]), (44, &[9])]);
+    entry(1, &[(12, &7_u32.to_ne_bytes()), (16, &[b'x'; 16]), (40, &[255; 4])]);
+    let netmask = Netmask::Prefix(24);
+    let served = VirtualServer::new(web(), Scheduler::ROUND_ROBIN).with_netmask(netmask);
+    let id =
+        VirtualServerId::FirewallMark { family: AddressFamily::Ipv4, mark: 7.try_into().unwrap() };
+    // A name of 16 bytes has no room for the zero behind it, and the kernel has none such.
+    assert!(decode_service_entries(&buffer).is_err());
+    buffer[8 + 104 + 16..8 + 104 + 32].fill(0);
+    buffer[8 + 104 + 16..8 + 104 + 18].copy_from_slice(b"sh");
+    let marked = VirtualServer::new(id, Scheduler::SOURCE_HASHING);
+    let expected = vec![served.with_persistence(10), marked];
+    assert_eq!(decode_service_entries(&buffer).unwrap(), expected);
+    assert_eq!(decode_service_entries(&buffer[..8]).unwrap(), []);
+}
+
+#[test]
 fn a_new_real_server_is_laid_out_as_the_header_says() {
     let options = TunnelOptions { kind: TunnelType::Gue, port: 6080, flags: TunnelFlags::CHECKSUM };
     let server = RealServer {
@@ -328,6 +365,7 @@ fn an_error_is_asked_for_its_kind() {
 
 /// Every decoder on the same bytes; what counts is that each returns.
 fn decode_all(bytes: &[u8]) {
+    let _ = decode_service_entries(bytes);
     let family = AddressFamily::Ipv4;
     let _results = (
         decode_virtual_server(bytes),

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use ipvs::{AddressFamily, Batch, Scheduler, VirtualServer, VirtualServerId};
+use ipvs::{AddressFamily, Batch, Netmask, Scheduler, VirtualServer, VirtualServerId};
 
 use crate::Network;
 
@@ -33,6 +33,32 @@ fn virtual_servers_of_ipv4_and_firewall_marks_are_counted_in_their_namespace() {
     assert_eq!(counter.count().unwrap().ipv4, 2);
     network.ipvsadm("-C");
     assert_eq!(counter.count().unwrap().ipv4, 0);
+}
+
+#[test]
+fn virtual_servers_of_ipv4_alone_are_listed_by_one_call() {
+    let network = Network::new("count-list");
+    let (counter, mut client) = (network.counter(), network.client());
+    let mark =
+        VirtualServerId::FirewallMark { family: AddressFamily::Ipv4, mark: 7.try_into().unwrap() };
+    let sticky = mk_server(VirtualServerId::udp([10, 96, 0, 1], 53)).with_persistence(360);
+    let mut batch = Batch::new();
+    batch.new_service(&sticky.with_netmask(Netmask::Prefix(24)));
+    batch.new_service(&VirtualServer::new(mark, Scheduler::SOURCE_HASHING));
+    for port in 1..=1_000 {
+        batch.new_service(&mk_server(VirtualServerId::tcp([10, 96, 0, 1], port)));
+    }
+    assert!(client.send(&batch).unwrap().iter().all(Result::is_ok));
+    let listed: Vec<_> = client.list_services().unwrap().into_iter().map(|it| it.server).collect();
+    assert_eq!(listed.len(), 1_002);
+    assert_eq!(counter.list_only_ipv4().unwrap(), Some(listed));
+
+    let v6 = VirtualServerId::tcp("fd00::1".parse::<std::net::Ipv6Addr>().unwrap(), 80);
+    client.new_service(&mk_server(v6)).unwrap();
+    assert_eq!(counter.list_only_ipv4().unwrap(), None);
+    client.delete_service(&v6).unwrap();
+    network.ipvsadm("-C");
+    assert_eq!(counter.list_only_ipv4().unwrap(), Some(Vec::new()));
 }
 
 #[test]

@@ -14,6 +14,7 @@ use plan::model::Family;
 use plan::op::Op;
 
 use super::Listing;
+use crate::translate;
 
 /// After this number of counts in a row with more users than before, the virtual servers are
 /// listed.
@@ -74,13 +75,16 @@ impl VirtualServerCount {
         self.listed.as_mut().map_or(Number::Unknown, |listed| listed.number(now))
     }
 
-    /// Lists virtual servers by `list`, and learns from it.
+    /// Lists virtual servers, by `list` unless all are of IPv4, and learns from it.
     pub(super) fn learn<E>(
         &mut self,
         list: impl FnOnce() -> Result<Vec<ListedVirtualServer>, E>,
     ) -> Result<Listing, E> {
         let before = self.now();
-        let virtual_servers = list()?;
+        let virtual_servers = match self.only_ipv4() {
+            Some(found) => found,
+            None => list()?,
+        };
         let frontends: Vec<Frontend> = virtual_servers.iter().map(|it| it.frontend).collect();
         self.listed = before
             .zip(self.now())
@@ -110,6 +114,13 @@ impl VirtualServerCount {
     /// Drops the counts: an operation may or may not have been carried out.
     pub(super) fn forget(&mut self) {
         self.listed = None;
+    }
+
+    fn only_ipv4(&self) -> Option<Vec<ListedVirtualServer>> {
+        let found = self.counter.as_ref()?.list_only_ipv4();
+        let found =
+            found.inspect_err(|error| tracing::debug!("{error}; netlink is asked")).ok()??;
+        Some(found.iter().filter_map(translate::listed).collect())
     }
 
     fn now(&self) -> Option<ipvs::Count> {
