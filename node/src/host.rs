@@ -107,6 +107,10 @@ pub fn prepare(configuration: &Configuration, served: &[Family]) -> anyhow::Resu
         linux.keep_sysctls_behind_rules(behind_rules);
     }
     (mode.set_up)(&configuration, &mut settings, &mut linux)?;
+    if let Some(warning) = survey::ipvs_connections(&configuration) {
+        warn!("{warning}");
+        limits.push(warning);
+    }
     if let Some(Err(warning)) = local_ports::check(mode, proc_sys) {
         warn!("{warning}");
     }

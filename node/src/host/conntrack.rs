@@ -23,6 +23,9 @@ const BUCKETS: &str = "net/netfilter/nf_conntrack_buckets";
 /// Below `/sys`: the processors in use, such as `0-3,6`. What the process itself may use can be
 /// less, by its cgroup or affinity, and does not count.
 const PROCESSORS: &str = "devices/system/cpu/online";
+/// How many connections IPVS may have in a network namespace, since Linux 7.2: beyond it, the packet of a new one is
+/// dropped (`ip_vs_conn_new` in net/netfilter/ipvs/ip_vs_conn.c). 2^30 unless it is set.
+const IPVS_MAX: &str = "net/ipv4/vs/conn_max";
 /// However many processors there are, no more than this.
 const MOST: u32 = 1_048_576;
 
@@ -81,6 +84,20 @@ pub(super) fn buckets_missing(root: &Root, chosen: &Conntrack) -> Option<String>
         }
     });
     tried.err().map(|error| too_few_buckets(buckets, &error))
+}
+
+/// Returns a warning if IPVS may have fewer connections than are tracked.
+pub(super) fn ipvs_limit(root: &Root) -> Option<String> {
+    let read = |path| -> Option<u64> {
+        fs::read_to_string(root.proc_sys.join(path)).ok()?.trim().parse().ok()
+    };
+    let (of_ipvs, tracked) = (read(IPVS_MAX)?, read(MAX)?);
+    (of_ipvs < tracked).then(|| {
+        format!(
+            "IPVS may have {of_ipvs} connections (net.ipv4.vs.conn_max), fewer than conntrack ({tracked}); beyond \
+             that, new connections get no answer. On the host: sysctl -w net.ipv4.vs.conn_max={tracked}"
+        )
+    })
 }
 
 /// Returns the number of entries that the table is to have; none: as it has.

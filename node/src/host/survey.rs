@@ -4,6 +4,7 @@ use std::path::Path;
 
 use plan::hash::HashMap;
 use plan::model::Family;
+use plan::op::PartKind;
 
 use super::conntrack;
 use super::examination::Probed;
@@ -72,6 +73,12 @@ fn differing(wanted: &[Sysctl]) -> Vec<(Sysctl, Option<String>)> {
 /// give it.
 pub(crate) fn conntrack_buckets(configuration: &Configuration) -> Option<String> {
     conntrack::buckets_missing(&conntrack::Root::default(), &configuration.conntrack)
+}
+
+/// Returns a warning if IPVS may have fewer connections than are tracked, in a mode with IPVS.
+pub(crate) fn ipvs_connections(configuration: &Configuration) -> Option<String> {
+    let uses_ipvs = configuration.settings.mode.uses(PartKind::VirtualServers);
+    uses_ipvs.then(|| conntrack::ipvs_limit(&conntrack::Root::default())).flatten()
 }
 
 /// Checks that programs of this node do not connect from a port that is a NodePort, where that matters to the mode.

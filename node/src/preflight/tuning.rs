@@ -34,6 +34,8 @@ pub(super) fn checks(configuration: &Configuration, facts: &Facts, proc_sys: &Pa
     let buckets = survey::conntrack_buckets(configuration);
     checks.extend(buckets.map(|it| Check::new("conntrack buckets", CheckState::Warning, it)));
     checks.extend(tracked(proc_sys));
+    let limit = survey::ipvs_connections(configuration);
+    checks.extend(limit.map(|it| Check::new("IPVS connections", CheckState::Warning, it)));
     checks
 }
 

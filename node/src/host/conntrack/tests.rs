@@ -158,6 +158,19 @@ fn too_few_buckets_are_a_warning() {
 }
 
 #[test]
+fn a_limit_of_ipvs_below_that_of_conntrack_is_warned_of() {
+    let (_folder, before_7_2) = mk_root(&[(MAX, "1000")]);
+    assert_eq!(ipvs_limit(&before_7_2), None);
+    for (most, is_warned) in [("1000", false), ("1073741824", false), ("999", true)] {
+        let (_folder, root) = mk_root(&[(MAX, "1000"), (IPVS_MAX, most)]);
+        let warning = ipvs_limit(&root);
+        assert_eq!(warning.is_some(), is_warned, "{warning:?}");
+        let says = |it: String| it.contains("999") && it.ends_with("net.ipv4.vs.conn_max=1000");
+        assert!(warning.is_none_or(says));
+    }
+}
+
+#[test]
 fn a_sysctl_that_cannot_be_set_is_reported_with_what_to_do() {
     // Not even root can read or write a directory in the place of a sysctl.
     let (_folder, root) = mk_root(&[(PROCESSORS, "0"), (HASH_SIZE, "16")]);
