@@ -95,6 +95,18 @@ const SWITCH: [&str; 8] = [
     "flows::every_flow_",
 ];
 
+/// Tests of the bed that run with the program as it is released: the API server by TLS and by name, starts and restarts,
+/// rules and sets, packets of every protocol, signals, privileges, the console.
+pub(super) const RELEASED: [&str; 7] = [
+    "api::",
+    "api_server_address::",
+    "balance::",
+    "console::status::",
+    "killed::",
+    "ownership::",
+    "privileges::",
+];
+
 /// Every one of them is built with the feature `kernel-tests`, without which it does not exist, so
 /// that `cargo test` on a machine without IPVS neither fails nor skips.
 ///
@@ -105,11 +117,12 @@ const SWITCH: [&str; 8] = [
 /// Suites of the kernel tier run on the oldest and the newest kernel if they test a kernel's interfaces, and
 /// on the newest alone if they test what the program makes of these, other programs, or a host that lacks
 /// something. The matrix has the tests beside the code on every kernel.
-const SUITES: [Suite; 18] = [
+const SUITES: [Suite; 19] = [
     // The longest first, so that no guest works alone at the end.
     Suite::new(Tier::Bed, "kube-ipvs", BED).only(&NFT).but(&NOT_WITH_NFT).shared_by(2),
     Suite::new(Tier::Bed, "kube-ipvs", BED).but(&APART).in_user_mode().shared_by(9),
     Suite::new(Tier::Bed, "kube-ipvs", BED).only(&UNLOADING).in_user_mode(),
+    Suite::new(Tier::Released, "kube-ipvs", BED).only(&RELEASED).in_user_mode().shared_by(2),
     Suite::new(Tier::Bed, "kube-ipvs-bed", Tests::Program("plain")),
     Suite::new(Tier::Kernel, "kube-ipvs-kernel", Tests::Inside(INSIDE))
         .but(&APART_INSIDE)
