@@ -185,7 +185,7 @@ fn tiers(arguments: &TestArguments, wanted: &dyn Fn(Tier) -> bool) -> Result<Vec
     let filter = arguments.filter.as_deref();
     let mut outcomes = Vec::new();
     if wanted(Tier::Lint) && filter.is_none() {
-        outcomes.extend(lint());
+        outcomes.extend(lint(wanted(Tier::Released)));
     }
     let run_by = |suite: guests::Suite| match arguments.accel {
         Some(accel) if suite.tier == Tier::Bed => suite.run_by(accel),
@@ -243,7 +243,7 @@ pub(crate) fn soak(arguments: &SoakArguments) -> Result<ExitCode> {
 
 // === the tiers ===
 
-fn lint() -> Vec<SuiteResult> {
+fn lint(is_released_built: bool) -> Vec<SuiteResult> {
     let cargo = |name: &str, arguments: &[&str], environment: &[(&str, &str)]| {
         check(name, || build::cargo(arguments, environment))
     };
@@ -270,11 +270,15 @@ fn lint() -> Vec<SuiteResult> {
                 &["doc", "--workspace", "--no-deps", "--all-features"],
                 &[("RUSTDOCFLAGS", "-Dwarnings")],
             ),
-            // What is tested is built with whatever features the tests want of its dependencies.
-            cargo("the program by itself", &["check", "--quiet", "--package", "kube-ipvs"], &[]),
             check("dependencies", dependencies::check),
             check("packages", package::check),
         ];
+        // What is tested is built with whatever features the tests want of its dependencies. The released tier builds the
+        // program by itself.
+        if !is_released_built {
+            let arguments = ["check", "--quiet", "--package", "kube-ipvs"];
+            outcomes.push(cargo("the program by itself", &arguments, &[]));
+        }
         outcomes.extend(joined(others));
         outcomes
     })
