@@ -217,7 +217,7 @@ fn tiers(arguments: &TestArguments, wanted: &dyn Fn(Tier) -> bool) -> Result<Vec
             |tier| wanted(tier) && filter.is_none() && architecture == Architecture::Amd64;
         let benches = if has_checks(Tier::Bed) { &BENCHES[..] } else { &[] };
         let demo = if has_checks(Tier::Released) { &DEMO[..] } else { &[] };
-        let checks = [demo, benches].concat();
+        let checks = [benches, demo].concat();
         if !suites.is_empty() {
             outcomes.extend(guests::run(&suites, &checks, architecture, &kernels, filter)?);
         }

@@ -122,7 +122,6 @@ const SUITES: [Suite; 19] = [
     Suite::new(Tier::Bed, "kube-ipvs", BED).only(&NFT).but(&NOT_WITH_NFT).shared_by(2),
     Suite::new(Tier::Bed, "kube-ipvs", BED).but(&APART).in_user_mode().shared_by(9),
     Suite::new(Tier::Bed, "kube-ipvs", BED).only(&UNLOADING).in_user_mode(),
-    Suite::new(Tier::Released, "kube-ipvs", BED).only(&RELEASED).in_user_mode().shared_by(2),
     Suite::new(Tier::Bed, "kube-ipvs-bed", Tests::Program("plain")),
     Suite::new(Tier::Kernel, "kube-ipvs-kernel", Tests::Inside(INSIDE))
         .but(&APART_INSIDE)
@@ -153,6 +152,8 @@ const SUITES: [Suite; 19] = [
     // (ip_vs_estimation_kthread, since 6.2) made that kernel panic.
     Suite::new(Tier::Kernel, "ipvs-rs", Tests::Program("kernel")),
     Suite::new(Tier::Kernel, "nftables-netlink", Tests::Program("kernel")),
+    // Late, as its program is built beside all others.
+    Suite::new(Tier::Released, "kube-ipvs", BED).only(&RELEASED).in_user_mode().shared_by(2),
     Suite::new(Tier::Switch, "kube-ipvs", BED).only(&SWITCH),
     Suite::new(Tier::Switch, "kube-ipvs", BED).only(&SWITCH).made_into(Distribution::Legacy),
     Suite::new(Tier::Switch, "kube-ipvs", BED)
