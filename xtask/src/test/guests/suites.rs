@@ -207,6 +207,24 @@ mod tests {
     use crate::vm::kernel::Kernel;
 
     #[test]
+    fn no_test_is_lost_or_doubled_where_the_released_tier_runs_too() {
+        let names = ["api::one", "balance::two", "drain::three", "host::four"].map(str::to_owned);
+        let of = |tier, suite: &dyn Fn(Suite) -> Suite| {
+            let is_it = |it: &Suite| (it.tier, it.accel) == (tier, AccelChoice::Uml);
+            let suites = SUITES.into_iter().filter(is_it).map(suite);
+            let mut tests: Vec<String> =
+                suites.flat_map(|suite| suite.shares(names.to_vec(), None).concat()).collect();
+            tests.sort();
+            tests
+        };
+        let all = |tests: [&str; 2]| tests.map(str::to_owned).to_vec();
+        assert_eq!(of(Tier::Released, &|suite| suite), all(["api::one", "balance::two"]));
+        let beside = of(Tier::Bed, &Suite::beside_released);
+        assert_eq!(beside, all(["drain::three", "host::four"]));
+        assert_eq!(of(Tier::Bed, &|suite| suite), names);
+    }
+
+    #[test]
     fn the_arm64_tier_is_for_emulated_guests_of_the_newest_kernel() {
         let suites: Vec<Suite> =
             suites().into_iter().filter(|suite| suite.tier == Tier::Arm64).collect();
