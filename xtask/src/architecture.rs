@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Result, ensure};
 use clap::ValueEnum;
 
 use crate::vm::{host_packages, host_tool};
@@ -34,17 +34,22 @@ impl Architecture {
         }
     }
 
-    /// Installs what builds for the target: the compiler for the C parts of dependencies (ring), the
-    /// linker, and Rust's standard library.
-    pub(crate) fn install_target(self) -> Result<()> {
+    /// Makes sure that programs can be built for the target: by Rust's standard library, and by Debian's packages with
+    /// the compiler for the C parts of dependencies (ring) and the linker. A missing package is installed.
+    ///
+    /// # Errors
+    /// When the standard library is missing: it belongs to the toolchain, which is not this program's to change.
+    pub(crate) fn ensure_target(self) -> Result<()> {
+        let target = self.target();
+        ensure!(
+            has_target(target)?,
+            "cannot build kube-ipvs for {self}: the Rust toolchain has no standard library for {target}. Install it with \
+             `rustup target add {target}`"
+        );
         host_packages::install_missing(match self {
             Self::Amd64 => &["musl-tools"],
             Self::Arm64 => &["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"],
-        })?;
-        let target = self.target();
-        host_tool::output(Command::new("rustup").args(["target", "add", target]))
-            .with_context(|| format!("cannot install Rust's standard library for {target}"))?;
-        Ok(())
+        })
     }
 
     /// Command of this machine for a statically linked program: for arm64 through qemu-user.
@@ -69,9 +74,22 @@ impl fmt::Display for Architecture {
     }
 }
 
+/// True if the toolchain has the standard library for a target.
+pub(crate) fn has_target(target: &str) -> Result<bool> {
+    let mut rustc = Command::new("rustc");
+    let folder = host_tool::output(rustc.args(["--print", "target-libdir", "--target", target]))?;
+    Ok(Path::new(String::from_utf8_lossy(&folder).trim()).is_dir())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_toolchain_has_the_target_that_built_this_and_none_for_another_system() {
+        assert!(has_target("x86_64-unknown-linux-gnu").unwrap());
+        assert!(!has_target("sparc-unknown-none-elf").unwrap());
+    }
 
     #[test]
     fn a_program_for_arm64_starts_through_qemu() {

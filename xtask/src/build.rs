@@ -26,6 +26,9 @@ const ALL_TESTS: &str = "kube-ipvs/kernel-tests,kube-ipvs/browser-tests,kube-ipv
 /// by itself is built again wherever it, or a dependency of it, is to have other features.
 pub(crate) const TEST: [&str; 4] = ["test", "--workspace", "--features", ALL_TESTS];
 
+/// Option of cargo by which it reports what it has built, a JSON object a line.
+const MESSAGES: &str = "--message-format=json-render-diagnostics";
+
 /// Place of tests in a package.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Tests {
@@ -98,6 +101,12 @@ impl ForGuests {
         executable(&self.0, is_wanted).context("cargo built no executable `kube-ipvs`")
     }
 
+    /// Returns the demo, which cargo builds for the tests of its package.
+    pub(crate) fn demo(&self) -> Result<PathBuf> {
+        let is_wanted = |artifact: &Artifact| artifact.is("kube-ipvs-bed", "bin", false);
+        executable(&self.0, is_wanted).context("cargo built no executable of kube-ipvs-bed")
+    }
+
     pub(crate) fn tests(&self, package: &str, tests: Tests) -> Result<PathBuf> {
         let is_wanted = |artifact: &Artifact| match tests {
             Tests::Program(name) => {
@@ -167,6 +176,19 @@ pub(crate) fn daemon(profile: &str, architecture: Architecture) -> Result<PathBu
     program(&arguments, "kube-ipvs", profile)
 }
 
+/// Builds the daemon for a target, as it is released. It takes what other work leaves of the processors, as tests run
+/// beside it.
+pub(crate) fn released(target: &str, environment: &[(&str, &str)]) -> Result<PathBuf> {
+    let arguments = ["build", "--locked", "--package", "kube-ipvs", "--bin", "kube-ipvs"];
+    let form = ["--quiet", MESSAGES, "--profile", RELEASE, "--target", target];
+    let cargo = command(&[&arguments[..], &form].concat());
+    let mut nice = Command::new("nice");
+    nice.args(["-n", "19"]).arg(cargo.get_program()).args(cargo.get_args());
+    nice.current_dir(workspace()).stdin(Stdio::null()).envs(environment.iter().copied());
+    let report = host_tool::output(&mut nice)?;
+    ForGuests(String::from_utf8_lossy(&report).into_owned()).daemon()
+}
+
 /// Builds a program of the bed for a guest.
 pub(crate) fn bed_program(name: &str, architecture: Architecture) -> Result<PathBuf> {
     let arguments = ["build", "--package", "kube-ipvs-bed", "--bin", name];
@@ -226,12 +248,12 @@ pub(crate) fn for_guests(tests: &[Tests], architecture: Architecture) -> Result<
 }
 
 /// Arguments of cargo for the guests of an architecture: this machine's own has its C library, and for
-/// another, what builds for it is installed first.
+/// another, what builds for it is made sure of first.
 fn target(architecture: Architecture) -> Result<Vec<&'static str>> {
     match architecture {
         Architecture::Amd64 => Ok(Vec::new()),
         Architecture::Arm64 => {
-            architecture.install_target()?;
+            architecture.ensure_target()?;
             Ok(vec!["--target", architecture.target()])
         }
     }
@@ -246,9 +268,8 @@ fn program(arguments: &[&str], target: &str, profile: &str) -> Result<PathBuf> {
 
 /// Builds, and returns what cargo reports about it, a JSON object a line.
 fn report(arguments: &[&str]) -> Result<String> {
-    let arguments = [arguments, &["--message-format=json-render-diagnostics"]].concat();
     let mut report = Vec::new();
-    cargo_into(&arguments, &[], &mut report)?;
+    cargo_into(&[arguments, &[MESSAGES]].concat(), &[], &mut report)?;
     Ok(String::from_utf8_lossy(&report).into_owned())
 }
 

@@ -9,7 +9,8 @@ use anyhow::{Result, ensure};
 use clap::Args;
 
 use crate::architecture::Architecture;
-use crate::build;
+use crate::build::{self, Tests};
+use crate::image::program::for_tests;
 use crate::vm::accel::AccelChoice;
 use crate::vm::distribution::Distribution;
 use crate::vm::guest::{Guest, GuestFile};
@@ -42,9 +43,20 @@ pub(crate) struct DemoArguments {
     accel: AccelChoice,
 }
 
+/// Programs of the guest.
+#[derive(Debug)]
+struct Programs {
+    daemon: PathBuf,
+    /// The demo itself.
+    program: PathBuf,
+}
+
+/// Tests for which cargo builds the demo, with the features of what is tested.
+const BESIDE: Tests = Tests::Program("plain");
+
 pub(crate) fn run(arguments: &DemoArguments) -> Result<ExitCode> {
     if arguments.stay {
-        let (guest, program, arguments) = prepare(arguments)?;
+        let (guest, program, arguments) = prepare(arguments, build(arguments)?);
         guest.on_terminal(&program.to_string_lossy(), &arguments)?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -54,7 +66,15 @@ pub(crate) fn run(arguments: &DemoArguments) -> Result<ExitCode> {
 
 /// Runs it, with its output on this console.
 pub(crate) fn show(arguments: &DemoArguments, console: &mut dyn Write) -> Result<Verdict> {
-    let (guest, program, arguments) = prepare(arguments)?;
+    show_with(arguments, build(arguments)?, console)
+}
+
+fn show_with(
+    arguments: &DemoArguments,
+    programs: Programs,
+    console: &mut dyn Write,
+) -> Result<Verdict> {
+    let (guest, program, arguments) = prepare(arguments, programs);
     let started = Instant::now();
     let verdict = guest.run(&program.to_string_lossy(), &arguments, console)?;
     eprintln!("demo: {verdict} ({} s after the build)", started.elapsed().as_secs());
@@ -69,11 +89,30 @@ pub(crate) fn check(kernel: Kernel, arch: Architecture) -> Result<()> {
     Ok(())
 }
 
-/// Builds what it takes. Returns the guest, and the program in it with its arguments.
-fn prepare(arguments: &DemoArguments) -> Result<(Guest, PathBuf, Vec<String>)> {
+/// Runs it in user mode with the program as it is released, and fails unless it went well. Its output comes at the end.
+pub(crate) fn check_released() -> Result<()> {
+    let (kernel, accel) = (Kernel::V6_12, AccelChoice::Uml);
+    let arguments = DemoArguments { kernel, accel, ..DemoArguments::default() };
+    let program = build::for_guests(&[BESIDE], arguments.arch)?.demo()?;
+    let programs = Programs { daemon: for_tests()?.to_owned(), program };
+    let mut output = Vec::new();
+    let verdict = show_with(&arguments, programs, &mut output);
+    std::io::stdout().write_all(&output)?;
+    let verdict = verdict?;
+    ensure!(verdict == Verdict::Exited(0), "{verdict}");
+    Ok(())
+}
+
+fn build(arguments: &DemoArguments) -> Result<Programs> {
     eprintln!("demo: building");
     let daemon = build::daemon(build::QUICK, arguments.arch)?;
     let program = build::bed_program("demo", arguments.arch)?;
+    Ok(Programs { daemon, program })
+}
+
+/// Returns the guest, and the program in it with its arguments.
+fn prepare(arguments: &DemoArguments, programs: Programs) -> (Guest, PathBuf, Vec<String>) {
+    let Programs { daemon, program } = programs;
     let distribution = if arguments.enterprise_linux {
         Distribution::EnterpriseLinux
     } else {
@@ -102,5 +141,5 @@ fn prepare(arguments: &DemoArguments) -> Result<(Guest, PathBuf, Vec<String>)> {
     ];
     let option = options.into_iter().find_map(|(is_given, option)| is_given.then_some(option));
     let arguments = ["/job/kube-ipvs", "/job/examples"].into_iter().chain(option);
-    Ok((guest, program, arguments.map(str::to_owned).collect()))
+    (guest, program, arguments.map(str::to_owned).collect())
 }

@@ -11,7 +11,7 @@
 
 mod layout;
 mod pins;
-mod program;
+pub(crate) mod program;
 pub(crate) mod root;
 pub(crate) mod sbom;
 pub(crate) mod source;
@@ -130,6 +130,11 @@ pub(crate) fn make(
     folder: &Path,
 ) -> Result<Built> {
     fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    if programs.is_none() {
+        for architecture in architectures {
+            architecture.ensure_target()?;
+        }
+    }
     // Before programs, which take minutes to build.
     let mut all_packages = Vec::new();
     for architecture in architectures {

@@ -25,6 +25,7 @@ use crate::demo;
 use crate::dependencies;
 use crate::dist;
 use crate::image;
+use crate::image::program;
 use crate::page;
 use crate::scripts;
 use crate::site;
@@ -90,6 +91,12 @@ const BENCHES: [guests::Check; 5] = [
         accel: AccelChoice::Counted,
     },
 ];
+/// The demo with the program as it is released.
+const DEMO: [guests::Check; 1] = [guests::Check {
+    name: "demo, as released",
+    work: demo::check_released,
+    accel: AccelChoice::Uml,
+}];
 /// Words of cargo for tests whose output is passed on.
 const ALL: [&str; 6] = {
     let [test, workspace, features, all] = build::TEST;
@@ -131,6 +138,9 @@ enum Tier {
     Kernel,
     /// Nodes, pods and clients with real traffic and kube-ipvs itself, on a real kernel.
     Bed,
+    /// The demo and a part of the bed with the program as it is released: optimised, and linked statically. The bed leaves
+    /// that part to it if both run.
+    Released,
     /// Switches between modes under load, and all flows of userspace mode, on every kernel and with both kinds of
     /// iptables. Takes more than an hour in emulated guests, so it runs only by name.
     Switch,
@@ -153,21 +163,40 @@ struct SuiteResult {
 
 pub(crate) fn run(arguments: &TestArguments) -> Result<ExitCode> {
     let started = Instant::now();
+    let filter = arguments.filter.as_deref();
     let wanted = |tier: Tier| match arguments.tier.as_slice() {
+        // Who chooses tests waits for no release build: the bed has them, too.
+        [] if tier == Tier::Released => filter.is_none(),
         [] => !matches!(tier, Tier::Switch | Tier::Arm64),
         named => named.contains(&tier),
     };
+    let outcomes = thread::scope(|scope| {
+        if wanted(Tier::Released) && filter.is_none() {
+            // What it says of itself, the first test that needs it says.
+            scope.spawn(program::for_tests);
+        }
+        tiers(arguments, &wanted)
+    })?;
+    Ok(summarise(&outcomes, filter.is_some(), started.elapsed()))
+}
+
+/// Runs the tiers that are wanted, one after the other.
+fn tiers(arguments: &TestArguments, wanted: &dyn Fn(Tier) -> bool) -> Result<Vec<SuiteResult>> {
     let filter = arguments.filter.as_deref();
     let mut outcomes = Vec::new();
     if wanted(Tier::Lint) && filter.is_none() {
-        outcomes.extend(lint());
+        outcomes.extend(lint(wanted(Tier::Released)));
     }
     let run_by = |suite: guests::Suite| match arguments.accel {
         Some(accel) if suite.tier == Tier::Bed => suite.run_by(accel),
         _ => Some(suite),
     };
     let suites = guests::suites().into_iter().filter(|suite| wanted(suite.tier));
-    let suites: Vec<guests::Suite> = suites.filter_map(run_by).collect();
+    let beside = |suite: guests::Suite| match wanted(Tier::Released) {
+        true => suite.beside_released(),
+        false => suite,
+    };
+    let suites: Vec<guests::Suite> = suites.filter_map(run_by).map(beside).collect();
     let kernels = guests::Kernels::of(&arguments.kernel);
     if wanted(Tier::Host) {
         thread::scope(|scope| {
@@ -184,17 +213,19 @@ pub(crate) fn run(arguments: &TestArguments) -> Result<ExitCode> {
         let is_of = |suite: &&guests::Suite| suite.tier.architecture() == architecture;
         let suites: Vec<guests::Suite> = suites.iter().filter(is_of).copied().collect();
         // They show that the benches work, and that the state is exact after every step, whatever they measure.
-        let has_benches =
-            wanted(Tier::Bed) && filter.is_none() && architecture == Architecture::Amd64;
-        let checks = if has_benches { &BENCHES[..] } else { &[] };
+        let has_checks =
+            |tier| wanted(tier) && filter.is_none() && architecture == Architecture::Amd64;
+        let benches = if has_checks(Tier::Bed) { &BENCHES[..] } else { &[] };
+        let demo = if has_checks(Tier::Released) { &DEMO[..] } else { &[] };
+        let checks = [benches, demo].concat();
         if !suites.is_empty() {
-            outcomes.extend(guests::run(&suites, checks, architecture, &kernels, filter)?);
+            outcomes.extend(guests::run(&suites, &checks, architecture, &kernels, filter)?);
         }
     }
     if wanted(Tier::Arm64) && filter.is_none() {
         outcomes.push(check("demo on arm64", || demo::check(kernels.newest, Architecture::Arm64)));
     }
-    Ok(summarise(&outcomes, filter.is_some(), started.elapsed()))
+    Ok(outcomes)
 }
 
 /// A fault of every kind at every step; what other programs break at random, and being killed at
@@ -212,7 +243,7 @@ pub(crate) fn soak(arguments: &SoakArguments) -> Result<ExitCode> {
 
 // === the tiers ===
 
-fn lint() -> Vec<SuiteResult> {
+fn lint(is_released_built: bool) -> Vec<SuiteResult> {
     let cargo = |name: &str, arguments: &[&str], environment: &[(&str, &str)]| {
         check(name, || build::cargo(arguments, environment))
     };
@@ -239,11 +270,15 @@ fn lint() -> Vec<SuiteResult> {
                 &["doc", "--workspace", "--no-deps", "--all-features"],
                 &[("RUSTDOCFLAGS", "-Dwarnings")],
             ),
-            // What is tested is built with whatever features the tests want of its dependencies.
-            cargo("the program by itself", &["check", "--quiet", "--package", "kube-ipvs"], &[]),
             check("dependencies", dependencies::check),
             check("packages", package::check),
         ];
+        // What is tested is built with whatever features the tests want of its dependencies. The released tier builds the
+        // program by itself.
+        if !is_released_built {
+            let arguments = ["check", "--quiet", "--package", "kube-ipvs"];
+            outcomes.push(cargo("the program by itself", &arguments, &[]));
+        }
         outcomes.extend(joined(others));
         outcomes
     })
@@ -379,7 +414,7 @@ impl Tier {
     fn architecture(self) -> Architecture {
         match self {
             Self::Arm64 => Architecture::Arm64,
-            Self::Lint | Self::Host | Self::Kernel | Self::Bed | Self::Switch => {
+            Self::Lint | Self::Host | Self::Kernel | Self::Bed | Self::Released | Self::Switch => {
                 Architecture::Amd64
             }
         }

@@ -1,33 +1,79 @@
-//! The static program of an image.
+//! The program as it is released: optimised, and linked statically.
 
-use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow, ensure};
 
 use super::source::Source;
-use crate::architecture::Architecture;
+use crate::architecture::{Architecture, has_target};
 use crate::build;
 use crate::vm::{host_tool, progress};
 
+/// Rust's target for glibc, which every toolchain for this machine has.
+const GLIBC: &str = "x86_64-unknown-linux-gnu";
+
 /// Builds the static program.
 pub(super) fn build(architecture: Architecture, source: &Source) -> Result<PathBuf> {
-    architecture.install_target()?;
-    let target = architecture.target();
+    architecture.ensure_target()?;
     progress!("building kube-ipvs for {architecture}");
-    let arguments = ["build", "--release", "--locked", "--package", "kube-ipvs", "--target"];
-    let flags = without_paths()?;
-    let environment = [("KUBE_IPVS_COMMIT", source.short_commit()), ("RUSTFLAGS", &flags)];
-    build::cargo(&[&arguments[..], &[target]].concat(), &environment)?;
-    let program = build::workspace().join("target").join(target).join("release/kube-ipvs");
-    // The names of functions stay, for backtraces; line numbers, most of the size, do not.
+    let commit = [("KUBE_IPVS_COMMIT", source.short_commit())];
+    compile(architecture, architecture.target(), &without_paths()?, &commit)
+}
+
+/// Returns the program for tests, built at the first call: with musl as it is released, or with glibc where the toolchain
+/// lacks musl's target.
+pub(crate) fn for_tests() -> Result<&'static Path> {
+    static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let built = BUILT.get_or_init(|| build_for_tests().map_err(|error| format!("{error:#}")));
+    built.as_deref().map_err(|error| anyhow!("cannot build the program as it is released: {error}"))
+}
+
+fn build_for_tests() -> Result<PathBuf> {
+    let architecture = Architecture::Amd64;
+    let (musl, flags) = (architecture.target(), without_paths()?);
+    if has_target(musl)? {
+        architecture.ensure_target()?;
+        return compile(architecture, musl, &flags, &[]);
+    }
+    progress!("the Rust toolchain lacks {musl}: the program is linked with glibc, statically");
+    compile(architecture, GLIBC, &format!("{flags} -Ctarget-feature=+crt-static"), &[])
+}
+
+fn compile(
+    architecture: Architecture,
+    target: &str,
+    flags: &str,
+    environment: &[(&str, &str)],
+) -> Result<PathBuf> {
+    // Line numbers are most of the size, and left out below.
+    let settings = [("RUSTFLAGS", flags), ("CARGO_PROFILE_RELEASE_DEBUG", "false")];
+    let program = build::released(target, &[&settings[..], environment].concat())?;
+    // The names of functions stay, for backtraces; line numbers of Rust's own library do not.
     let stripped = program.with_extension("stripped");
     let mut strip = Command::new(strip(architecture));
     strip.args(["--strip-debug", "-o"]).arg(&stripped).arg(&program);
     host_tool::output(&mut strip)?;
-    fs::metadata(&stripped).with_context(|| format!("cannot read {}", stripped.display()))?;
+    ensure_static(&stripped)?;
     Ok(stripped)
+}
+
+/// Fails if a program names a loader or a library.
+fn ensure_static(program: &Path) -> Result<()> {
+    let mut readelf = Command::new("readelf");
+    readelf.env("LC_ALL", "C").args(["--program-headers", "--dynamic", "--wide"]).arg(program);
+    let output = host_tool::output(&mut readelf)?;
+    let text = String::from_utf8_lossy(&output);
+    let needs = |line: &&str| line.trim_start().starts_with("INTERP") || line.contains("(NEEDED)");
+    let needed: Vec<&str> = text.lines().filter(needs).map(str::trim).collect();
+    ensure!(
+        text.contains("LOAD") && needed.is_empty(),
+        "{} is not linked statically; `readelf` printed: {}",
+        program.display(),
+        needed.join("; ")
+    );
+    Ok(())
 }
 
 fn strip(architecture: Architecture) -> &'static str {
@@ -44,4 +90,16 @@ fn without_paths() -> Result<String> {
         .context("cannot find cargo's folder: neither CARGO_HOME nor HOME is set")?;
     let workspace = build::workspace().display().to_string();
     Ok(format!("--remap-path-prefix={home}=/cargo --remap-path-prefix={workspace}=/project"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_with_libraries_is_not_static() {
+        let program = std::env::current_exe().unwrap();
+        let error = ensure_static(&program).unwrap_err().to_string();
+        assert!(error.contains("INTERP") && error.contains("libc.so"), "{error}");
+    }
 }

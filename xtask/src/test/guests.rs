@@ -14,6 +14,7 @@ use super::output::Tee;
 use super::{SuiteResult, Tier, announce};
 use crate::architecture::Architecture;
 use crate::build::{self, ForGuests, Tests};
+use crate::image::program;
 use crate::vm::accel::AccelChoice;
 use crate::vm::distribution::Distribution;
 use crate::vm::guest::{Guest, GuestFile};
@@ -21,8 +22,8 @@ use crate::vm::kernel::Kernel;
 use crate::vm::verdict::Verdict;
 use crate::vm::{host_packages, nft, progress};
 use lanes::side_by_side;
-use suites::MATRIX;
 pub(super) use suites::suites;
+use suites::{MATRIX, RELEASED};
 
 /// Tests of one program.
 #[derive(Debug, Clone, Copy)]
@@ -38,6 +39,8 @@ pub(super) struct Suite {
     only: &'static [&'static str],
     /// Starts of names: such tests do not run.
     but: &'static [&'static str],
+    /// Starts of names: such tests another suite of this run has.
+    elsewhere: &'static [&'static str],
     /// True if user mode will do on the newest kernel: it lacks iptables for nf_tables.
     newest_in_user_mode: bool,
     /// True if it runs on the newest of the kernel tier's kernels only.
@@ -78,6 +81,8 @@ struct TestsJob {
     environment: Vec<(String, String)>,
     distribution: Distribution,
     has_other_nft: bool,
+    /// True if the guest gets kube-ipvs as it is released.
+    is_released: bool,
     limit: Duration,
 }
 
@@ -221,6 +226,7 @@ pub(super) fn soak(
         environment: environment.clone(),
         distribution: if legacy { Distribution::Legacy } else { Distribution::Debian },
         has_other_nft: false,
+        is_released: false,
         limit: LONG_LIMIT,
     };
     let jobs: Vec<Job> = kernels
@@ -247,6 +253,7 @@ impl Suite {
             guests: 1,
             only: &[],
             but: &[],
+            elsewhere: &[],
             newest_in_user_mode: false,
             newest_only: false,
             distribution: Distribution::Debian,
@@ -302,6 +309,13 @@ impl Suite {
         (!is_again).then_some(Self { accel, ..self })
     }
 
+    /// The suite in a run that has the tier of the released program, too: without the tests of that tier.
+    pub(super) fn beside_released(self) -> Self {
+        let has_them =
+            self.tier == Tier::Bed && self.accel == AccelChoice::Uml && self.only.is_empty();
+        if has_them { Self { elsewhere: &RELEASED, ..self } } else { self }
+    }
+
     /// Its kernels, each with the suite in the kind of guest for it.
     fn on(&self, kernels: &Kernels) -> Vec<(Kernel, Self)> {
         let on = match (self.tier, self.accel) {
@@ -353,7 +367,7 @@ impl Suite {
         let is_wanted = |test: &String| {
             self.tests.filter().is_none_or(|inside| test.contains(inside))
                 && (self.only.is_empty() || self.only.iter().any(|start| test.starts_with(start)))
-                && !self.but.iter().any(|start| test.starts_with(start))
+                && !self.but.iter().chain(self.elsewhere).any(|start| test.starts_with(start))
                 && filter.is_none_or(|filter| test.contains(filter))
         };
         let mut shares = vec![Vec::new(); self.guests];
@@ -391,6 +405,10 @@ impl Suite {
         if self.accel == AccelChoice::Uml {
             name += " (user mode)";
         }
+        let is_released = self.tier == Tier::Released;
+        if is_released {
+            name += ", as released";
+        }
         if let Some((number, all)) = share {
             name += &format!(", {number} of {all}");
         }
@@ -413,6 +431,7 @@ impl Suite {
             environment,
             distribution,
             has_other_nft,
+            is_released,
             limit,
         }
     }
@@ -451,8 +470,16 @@ impl TestsJob {
     /// Runs them in a guest. Its output comes at the end, unless it is alone: otherwise it would
     /// be mixed up with what others do at the same time.
     fn run(&self, daemon: &Path, alone: bool) -> SuiteResult {
+        // The first that needs it waits for its build, which is no part of the time of the tests.
+        let daemon = if self.is_released { program::for_tests() } else { Ok(daemon) };
         announce(&format!("{} begins", self.name));
         let started = Instant::now();
+        let daemon = match daemon {
+            Ok(daemon) => daemon,
+            Err(error) => {
+                return SuiteResult::new(&self.name, Tee::default(), Some(error), started);
+            }
+        };
         let mut guest = Guest {
             architecture: self.architecture,
             kernel: self.kernel,

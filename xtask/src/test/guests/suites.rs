@@ -95,6 +95,18 @@ const SWITCH: [&str; 8] = [
     "flows::every_flow_",
 ];
 
+/// Tests of the bed that run with the program as it is released: the API server by TLS and by name, starts and restarts,
+/// rules and sets, packets of every protocol, signals, privileges, the console.
+pub(super) const RELEASED: [&str; 7] = [
+    "api::",
+    "api_server_address::",
+    "balance::",
+    "console::status::",
+    "killed::",
+    "ownership::",
+    "privileges::",
+];
+
 /// Every one of them is built with the feature `kernel-tests`, without which it does not exist, so
 /// that `cargo test` on a machine without IPVS neither fails nor skips.
 ///
@@ -105,7 +117,7 @@ const SWITCH: [&str; 8] = [
 /// Suites of the kernel tier run on the oldest and the newest kernel if they test a kernel's interfaces, and
 /// on the newest alone if they test what the program makes of these, other programs, or a host that lacks
 /// something. The matrix has the tests beside the code on every kernel.
-const SUITES: [Suite; 18] = [
+const SUITES: [Suite; 19] = [
     // The longest first, so that no guest works alone at the end.
     Suite::new(Tier::Bed, "kube-ipvs", BED).only(&NFT).but(&NOT_WITH_NFT).shared_by(2),
     Suite::new(Tier::Bed, "kube-ipvs", BED).but(&APART).in_user_mode().shared_by(9),
@@ -140,6 +152,8 @@ const SUITES: [Suite; 18] = [
     // (ip_vs_estimation_kthread, since 6.2) made that kernel panic.
     Suite::new(Tier::Kernel, "ipvs-rs", Tests::Program("kernel")),
     Suite::new(Tier::Kernel, "nftables-netlink", Tests::Program("kernel")),
+    // Late, as its program is built beside all others.
+    Suite::new(Tier::Released, "kube-ipvs", BED).only(&RELEASED).in_user_mode().shared_by(2),
     Suite::new(Tier::Switch, "kube-ipvs", BED).only(&SWITCH),
     Suite::new(Tier::Switch, "kube-ipvs", BED).only(&SWITCH).made_into(Distribution::Legacy),
     Suite::new(Tier::Switch, "kube-ipvs", BED)
@@ -191,6 +205,24 @@ mod tests {
     use super::*;
     use crate::vm::accel::AccelChoice;
     use crate::vm::kernel::Kernel;
+
+    #[test]
+    fn no_test_is_lost_or_doubled_where_the_released_tier_runs_too() {
+        let names = ["api::one", "balance::two", "drain::three", "host::four"].map(str::to_owned);
+        let of = |tier, suite: &dyn Fn(Suite) -> Suite| {
+            let is_it = |it: &Suite| (it.tier, it.accel) == (tier, AccelChoice::Uml);
+            let suites = SUITES.into_iter().filter(is_it).map(suite);
+            let mut tests: Vec<String> =
+                suites.flat_map(|suite| suite.shares(names.to_vec(), None).concat()).collect();
+            tests.sort();
+            tests
+        };
+        let all = |tests: [&str; 2]| tests.map(str::to_owned).to_vec();
+        assert_eq!(of(Tier::Released, &|suite| suite), all(["api::one", "balance::two"]));
+        let beside = of(Tier::Bed, &Suite::beside_released);
+        assert_eq!(beside, all(["drain::three", "host::four"]));
+        assert_eq!(of(Tier::Bed, &|suite| suite), names);
+    }
 
     #[test]
     fn the_arm64_tier_is_for_emulated_guests_of_the_newest_kernel() {
