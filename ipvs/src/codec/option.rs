@@ -13,8 +13,8 @@ use crate::virtual_server::{Netmask, VirtualServer};
 
 /// Returns `struct ip_vs_get_services` with room for so many virtual servers, which the kernel fills.
 pub(crate) fn service_entries(number: u32) -> Vec<u8> {
-    let mut buffer = vec![0; SERVICE_ENTRIES + number as usize * SERVICE_ENTRY_LENGTH];
-    buffer[..4].copy_from_slice(&number.to_ne_bytes());
+    let mut buffer = number.to_ne_bytes().to_vec();
+    buffer.resize(SERVICE_ENTRIES + number as usize * SERVICE_ENTRY_LENGTH, 0);
     buffer
 }
 
