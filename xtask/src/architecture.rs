@@ -34,11 +34,15 @@ impl Architecture {
         }
     }
 
-    /// Makes sure that programs can be built for the target: by Rust's standard library, and by Debian's packages with
-    /// the compiler for the C parts of dependencies (ring) and the linker. A missing package is installed.
-    ///
-    /// # Errors
-    /// When the standard library is missing: it belongs to the toolchain, which is not this program's to change.
+    /// Debian's packages with the compiler for the C parts of dependencies (ring), and with the linker.
+    pub(crate) fn compiler(self) -> &'static [&'static str] {
+        match self {
+            Self::Amd64 => &["musl-tools"],
+            Self::Arm64 => &["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"],
+        }
+    }
+
+    /// Fails unless programs can be built for the target. It installs nothing: the error has the command.
     pub(crate) fn ensure_target(self) -> Result<()> {
         let target = self.target();
         ensure!(
@@ -46,10 +50,13 @@ impl Architecture {
             "cannot build kube-ipvs for {self}: the Rust toolchain has no standard library for {target}. Install it with \
              `rustup target add {target}`"
         );
-        host_packages::install_missing(match self {
-            Self::Amd64 => &["musl-tools"],
-            Self::Arm64 => &["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"],
-        })
+        let missing = host_packages::missing(self.compiler())?.join(" ");
+        ensure!(
+            missing.is_empty(),
+            "cannot build kube-ipvs for {self}: Debian's packages for its C compiler and linker are not installed: \
+             {missing}. As root, run `apt-get install --no-install-recommends {missing}`"
+        );
+        Ok(())
     }
 
     /// Command of this machine for a statically linked program: for arm64 through qemu-user.

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
 use crate::architecture::Architecture;
-use crate::vm::host_tool;
+use crate::vm::{host_packages, host_tool};
 
 /// The profile of what is tested: quick to build.
 pub(crate) const QUICK: &str = "dev";
@@ -253,6 +253,7 @@ fn target(architecture: Architecture) -> Result<Vec<&'static str>> {
     match architecture {
         Architecture::Amd64 => Ok(Vec::new()),
         Architecture::Arm64 => {
+            host_packages::install_missing(architecture.compiler())?;
             architecture.ensure_target()?;
             Ok(vec!["--target", architecture.target()])
         }

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use super::source::Source;
 use crate::architecture::{Architecture, has_target};
 use crate::build;
-use crate::vm::{host_tool, progress};
+use crate::vm::{host_packages, host_tool, progress};
 
 /// Rust's target for glibc, which every toolchain for this machine has.
 const GLIBC: &str = "x86_64-unknown-linux-gnu";
@@ -34,7 +34,7 @@ fn build_for_tests() -> Result<PathBuf> {
     let architecture = Architecture::Amd64;
     let (musl, flags) = (architecture.target(), without_paths()?);
     if has_target(musl)? {
-        architecture.ensure_target()?;
+        host_packages::install_missing(architecture.compiler())?;
         return compile(architecture, musl, &flags, &[]);
     }
     progress!("the Rust toolchain lacks {musl}: the program is linked with glibc, statically");

@@ -66,10 +66,10 @@ fn packages(architecture: Architecture) -> Vec<&'static str> {
 
 /// Installs those that are missing.
 pub(crate) fn install_missing(packages: &[&'static str]) -> Result<()> {
-    let missing = missing_from(packages, &installed(packages)?);
-    if !missing.is_empty() {
-        install(&missing)?;
-        let still_missing = missing_from(packages, &installed(packages)?);
+    let missing_before = missing(packages)?;
+    if !missing_before.is_empty() {
+        install(&missing_before)?;
+        let still_missing = missing(packages)?;
         if !still_missing.is_empty() {
             bail!(
                 "apt-get install succeeded, but dpkg lists these packages as not installed: {}",
@@ -78,6 +78,11 @@ pub(crate) fn install_missing(packages: &[&'static str]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Returns those that are not installed.
+pub(crate) fn missing(packages: &[&'static str]) -> Result<Vec<&'static str>> {
+    Ok(missing_from(packages, &installed(packages)?))
 }
 
 fn installed(packages: &[&str]) -> Result<BTreeMap<String, String>> {
