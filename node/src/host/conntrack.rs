@@ -23,8 +23,8 @@ const BUCKETS: &str = "net/netfilter/nf_conntrack_buckets";
 /// Below `/sys`: the processors in use, such as `0-3,6`. What the process itself may use can be
 /// less, by its cgroup or affinity, and does not count.
 const PROCESSORS: &str = "devices/system/cpu/online";
-/// How many connections IPVS may have in a network namespace, since Linux 7.2: beyond it, the packet of a new one is
-/// dropped (`ip_vs_conn_new` in net/netfilter/ipvs/ip_vs_conn.c). 2^30 unless it is set.
+/// Limit of IPVS' connections in a network namespace, since Linux 7.2: beyond it, the packet of a new one is dropped
+/// (`ip_vs_conn_new` in net/netfilter/ipvs/ip_vs_conn.c). 2^30 unless it is set.
 const IPVS_MAX: &str = "net/ipv4/vs/conn_max";
 /// However many processors there are, no more than this.
 const MOST: u32 = 1_048_576;
