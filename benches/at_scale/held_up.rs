@@ -113,9 +113,9 @@ fn another_scheduler(size: Size, extent: Extent, kind: Kind) -> Result<()> {
     node.tell_all()?;
     let (mut others, mut n_early) = (Vec::new(), 0);
     loop {
-        thread::sleep(if node.is_in_sync() { OTHERS } else { OTHERS_AT_START });
+        thread::sleep(if node.seen().is_in_sync { OTHERS } else { OTHERS_AT_START });
         others.push(change(&node, 2, others.len())?);
-        if !node.is_in_sync() {
+        if !node.seen().is_in_sync {
             n_early = others.len();
         }
         let arrived = arrivals.0.lock();

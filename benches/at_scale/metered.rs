@@ -69,6 +69,8 @@ pub(crate) struct Seen {
     /// True while operations are being carried out: thousands of addresses take the kernel many
     /// seconds.
     pub(crate) is_writing: bool,
+    /// True once the kernel has been as it should be.
+    pub(crate) is_in_sync: bool,
     /// Time at which `default/kubernetes` was served first.
     pub(crate) first_service: Option<Instant>,
     /// Verifications of everything that there is.
@@ -284,6 +286,7 @@ impl Observer for Listener {
             Report::Listed => self.arrivals.iter().for_each(Arrivals::listed),
             Report::Written(write) => self.written(write),
             Report::Planned { .. } => self.meter.note(|seen| seen.planned = seen.arrived),
+            Report::InSync => self.meter.note(|seen| seen.is_in_sync = true),
             Report::RoundEnded(round) => self.round_ended(round),
             Report::PassEnded(pass) => self.pass_ended(pass),
             _ => {}

@@ -18,8 +18,8 @@ use plan::model::Family;
 use plan::planner::Planner;
 use plan::scheduler::SchedulerName;
 use plan::settings::Settings;
-use reconcile::{Input, Pace, Reconciler, Status};
-use tokio::sync::{mpsc, oneshot, watch};
+use reconcile::{Input, Pace, Reconciler};
+use tokio::sync::{mpsc, oneshot};
 
 use crate::cluster::{Change, Size};
 use crate::held_up::Arrivals;
@@ -44,7 +44,6 @@ pub(crate) struct Node {
     pub(crate) size: Size,
     pub(crate) meter: Meter,
     inputs: mpsc::Sender<Vec<Input>>,
-    status: watch::Receiver<Status>,
     stop: oneshot::Sender<()>,
     thread: JoinHandle<Result<()>>,
     /// Number of events that were sent and that a round must follow.
@@ -71,7 +70,6 @@ impl Node {
         let pace = Pace { sync_period, ..Pace::default() };
         let reconciler = Reconciler::new(planner, kernel, pace)?
             .observed_by(vec![Box::new(Listener { meter: meter.clone(), arrivals })]);
-        let status = reconciler.status();
         let addresses =
             address_monitor::start(kind.routes, false).map_err(|error| anyhow!("{error}"))?;
         let (inputs, mut inbox) = mpsc::channel::<Vec<Input>>(1);
@@ -95,7 +93,7 @@ impl Node {
             runtime.spawn(deliver);
             Ok(runtime.block_on(reconciler.run(outbox, Some(addresses), shutdown))?)
         })?;
-        Ok(Self { size, meter, inputs, status, stop, thread, told: Cell::new(0) })
+        Ok(Self { size, meter, inputs, stop, thread, told: Cell::new(0) })
     }
 
     pub(crate) fn seen(&self) -> Seen {
@@ -124,13 +122,7 @@ impl Node {
 
     /// Waits until the kernel is as it should be for the first time.
     pub(crate) fn wait_in_sync(&self) -> Result<Seen> {
-        // What is waited for is told just before what is listened to.
-        self.meter.wait("the first sync", PATIENCE, |_| self.status.borrow().in_sync_once)
-    }
-
-    /// True once the kernel has been as it should be.
-    pub(crate) fn is_in_sync(&self) -> bool {
-        self.status.borrow().in_sync_once
+        self.meter.wait("the first sync", PATIENCE, |seen| seen.is_in_sync)
     }
 
     /// Waits until the kernel has answered the last of what was said, and returns when it had.
