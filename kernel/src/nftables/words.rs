@@ -199,8 +199,7 @@ impl Translator {
                 to.push(Expression::Conntrack { key: ConntrackKey::Direction, to: FIRST });
                 to.push(compare(false, Data::from_bytes(&[ORIGINAL])));
             }
-            Match::DestinationTranslated => has_status(DESTINATION_TRANSLATED, to),
-            Match::Confirmed => has_status(CONFIRMED, to),
+            Match::TranslatedBefore => has_status(CONFIRMED | DESTINATION_TRANSLATED, to),
             Match::Reset => {
                 of_protocol(Protocol::Tcp, to);
                 to.push(Expression::Payload {
@@ -343,11 +342,11 @@ fn of_protocol(protocol: Protocol, to: &mut Vec<Expression>) {
     to.push(compare(false, Data::default().with_protocol(protocol_number(protocol))));
 }
 
-/// Its connection has this bit of `IPS_*`.
-fn has_status(bit: u32, to: &mut Vec<Expression>) {
+/// Its connection has all these bits of `IPS_*`.
+fn has_status(bits: u32, to: &mut Vec<Expression>) {
     to.push(Expression::Conntrack { key: ConntrackKey::Status, to: FIRST });
-    to.push(masked(FIRST, Data::mark(bit), Data::mark(0)));
-    to.push(compare(true, Data::mark(0)));
+    to.push(masked(FIRST, Data::mark(bits), Data::mark(0)));
+    to.push(compare(false, Data::mark(bits)));
 }
 
 fn port_to(to: Register) -> Expression {

@@ -307,10 +307,11 @@ impl Writer<'_> {
         let mut rules = Vec::new();
         if self.settings.internal_frontend_network.is_some() {
             rules.push(to(SetKind::InternalFrontend, Action::Jump(internal_frontend)));
+            // A frontend with a second internal frontend has endpoints on this node.
+            let led = self.fast_path().map(Action::MapToOtherHalf);
+            rules.extend(led.map(|led| to(SetKind::LocalInternalFrontend, led)));
             rules.push(to(SetKind::NoLocalEndpoints, Action::Drop));
         }
-        let led = self.fast_path().map(Action::MapToOtherHalf);
-        rules.extend(led.map(|led| to(SetKind::LocalInternalFrontend, led)));
         rules.push(Rule::new([], Action::KeepDestination));
         rules
     }
@@ -339,8 +340,7 @@ impl Writer<'_> {
     fn offloaded(&self) -> Rule {
         let (key, set) = (Key::OriginalFrontend, self.set(SetKind::InternalFrontend));
         let is_led = Match::InSet { key, set, is_not: false };
-        let is_translated = [Match::FirstDirection, Match::DestinationTranslated, Match::Confirmed];
-        Rule::new(is_translated.into_iter().chain([is_led]), Action::Offload)
+        Rule::new([Match::FirstDirection, Match::TranslatedBefore, is_led], Action::Offload)
     }
 
     /// Leads this node's pods from a frontend to its internal frontend; other clients come back.

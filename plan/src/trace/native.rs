@@ -29,10 +29,8 @@ fn conditions(condition: &nft::Match) -> Vec<Match> {
         }
         nft::Match::NotLocalDestination => or_not(&true, Condition::IsLocal(Side::Destination)),
         nft::Match::Marked(mark) => one(Condition::Mark { value: *mark, mask: *mark }),
-        // A first packet, which is followed, is no reset, and of a connection that is new and that nothing has translated.
-        nft::Match::Reset | nft::Match::DestinationTranslated | nft::Match::Confirmed => {
-            one(Condition::Never)
-        }
+        // A first packet, which is followed, is no reset, and none of its connection has come before it.
+        nft::Match::Reset | nft::Match::TranslatedBefore => one(Condition::Never),
         nft::Match::FirstDirection => Vec::new(),
     }
 }

@@ -53,10 +53,8 @@ pub enum Match {
     Reset,
     /// It goes the way of its connection's first packet, and is no answer.
     FirstDirection,
-    /// Its connection's destination was translated to another one.
-    DestinationTranslated,
-    /// Its connection has been confirmed: another packet has come through before it.
-    Confirmed,
+    /// Its connection's destination was translated to another one, and a packet of it has come through before.
+    TranslatedBefore,
 }
 
 /// Key of a lookup in a set.
@@ -156,8 +154,9 @@ impl Words {
             Match::Marked(mark) => format!("meta mark & {mark:#010x} == {mark:#010x}"),
             Match::Reset => "tcp flags & rst == rst".to_owned(),
             Match::FirstDirection => "ct direction original".to_owned(),
-            Match::DestinationTranslated => "ct status dnat".to_owned(),
-            Match::Confirmed => "ct status confirmed".to_owned(),
+            Match::TranslatedBefore => {
+                "ct status & (confirmed | dnat) == confirmed | dnat".to_owned()
+            }
         }
     }
 

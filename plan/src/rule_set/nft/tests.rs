@@ -67,7 +67,7 @@ fn on_the_fast_path_a_frontend_leads_to_its_internal_frontend_and_the_flow_table
         half("feff::/16"),
         "dnat to ip6 daddr & feff:ffff:ffff:ffff:ffff:ffff:ffff:ffff ^ 0:8000:: | feff::"
     );
-    let forward = "forward:\n  ct direction original ct status dnat ct status confirmed ct original ip daddr . \
-                   meta l4proto . ct original proto-dst @KUBE-INTERNAL-FRONTEND flow add @flows\n";
+    let forward = "forward:\n  ct direction original ct status & (confirmed | dnat) == confirmed | dnat \
+                   ct original ip daddr . meta l4proto . ct original proto-dst @KUBE-INTERNAL-FRONTEND flow add @flows\n";
     assert_eq!(texts(FastPath::Offload), conntrack + forward);
 }
