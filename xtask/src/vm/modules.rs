@@ -56,7 +56,15 @@ const SINGLES: &[&str] = &[
     "veth",
     "vxlan",
     "wireguard",
+    // Traffic control.
+    "act_gact",
+    "cls_matchall",
+    "sch_ingress",
     "sch_netem",
+    // IPsec.
+    "esp4",
+    "esp6",
+    "xfrm_user",
     // Protocols and socket listings.
     "sctp",
     "sctp_diag",
@@ -67,10 +75,15 @@ const SINGLES: &[&str] = &[
     "unix_diag",
     "af_packet_diag",
     // What those ask the crypto layer for by name, which no dependency tells.
+    "aes_generic",
     "crc32c_generic",
     "crc32c_intel",
+    "ctr",
+    "gcm",
+    "ghash_generic",
     "hmac",
     "md5",
+    "seqiv",
     "sha1_generic",
     "sha256_generic",
     "overlay",
