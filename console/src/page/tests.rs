@@ -1,5 +1,7 @@
 #[cfg(feature = "browser-tests")]
 mod browser;
+#[cfg(feature = "browser-tests")]
+mod pictured;
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -15,8 +15,7 @@ use serve::listen;
 
 const BROWSER: &str = "chromium-headless-shell";
 
-/// Answers as in the other tests, but for a rate that rises with each question, and for states that a
-/// node has.
+/// Answers as in the other tests, but for a rate that rises with each question.
 fn rising(asked: Arc<AtomicU64>) -> Site {
     let of_service = move || {
         let number = asked.fetch_add(1, Ordering::Relaxed);
@@ -26,31 +25,7 @@ fn rising(asked: Arc<AtomicU64>) -> Site {
             answer("Service", service)
         }
     };
-    let of_status = || async {
-        let (mut status, operation) =
-            (status(), "add real server 10.244.2.9:8080 of TCP 10.96.0.9:80");
-        let reason = "Cannot allocate memory (os error 12)";
-        status["kernel"]["pendingFirst"][0]["operation"] = operation.into();
-        status["kernel"]["pendingFirst"][0]["reason"] = reason.into();
-        status["errors"][0]["text"] = format!("{operation}: {reason}").into();
-        answer("Status", status)
-    };
-    let of_services = || async {
-        let mut services = services();
-        for (name, kind, used, active) in [("db", "ClusterIP", 0, 0), ("pay", "NodePort", 3, 41)] {
-            let mut row = services["services"][0].clone();
-            (row["name"], row["type"]) = (name.into(), kind.into());
-            (row["used"], row["ready"]) = (used.into(), used.into());
-            (row["warnings"], row["connections"]["active"]) = (0.into(), active.into());
-            services["services"].as_array_mut().unwrap().push(row);
-        }
-        answer("Services", services)
-    };
-    let answers = Router::new()
-        .route("/v1/service", get(of_service))
-        .route("/v1/services", get(of_services))
-        .route("/v1/status", get(of_status))
-        .fallback_service(answers());
+    let answers = Router::new().route("/v1/service", get(of_service)).fallback_service(answers());
     Site::new(answers, Handle::current(), Duration::ZERO)
 }
 
@@ -110,26 +85,26 @@ const PAGES: [Shown; 4] = [
     Shown {
         name: "status",
         path: "",
-        texts: &["node-1", "virtual servers", "KUBE-CLUSTER-IP", "3 endpoints by hand"],
-        height: 640,
+        texts: &["node-1", "virtual servers", "KUBE-CLUSTER-IP", "all as required"],
+        height: 660,
     },
     Shown {
         name: "services",
         path: "services",
-        texts: &["cart", "203.0.113.9", "2/3"],
-        height: 370,
+        texts: &["cart", "203.0.113.9", "2/2"],
+        height: 360,
     },
     Shown {
         name: "service",
         path: "service?name=shop/cart",
-        texts: &["10.244.1.5:8080", "not used: not ready"],
-        height: 1_080,
+        texts: &["10.244.1.5:8080", "drains"],
+        height: 960,
     },
     Shown {
         name: "trace",
-        path: "trace?source=outside&destination=203.0.113.9:80",
-        texts: &["203.0.113.9:80, scheduler rr", "an endpoint gets it", "masqueraded"],
-        height: 680,
+        path: "trace?source=192.168.0.100&destination=10.96.0.10:80",
+        texts: &["10.96.0.10:80, scheduler rr", "an endpoint gets it", "masqueraded"],
+        height: 1_040,
     },
 ];
 
@@ -183,7 +158,7 @@ async fn texts_of_a_picture_stay_in_their_boxes() {
 
 #[tokio::test]
 async fn a_browser_shows_every_page() {
-    let site = rising(Arc::new(AtomicU64::new(0)));
+    let site = Site::new(pictured::answers(), Handle::current(), Duration::ZERO);
     let root = serve(pages(site, Readers::Loopback)).await;
     for Shown { name, path, texts, .. } in PAGES {
         let shown = browse(format!("{root}/console/{path}"), vec!["--dump-dom".to_owned()]).await;
