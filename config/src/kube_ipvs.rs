@@ -135,7 +135,7 @@ settings! {
         /// Services with their own metrics (kube_ipvs_service_*: connections, packets, bytes):
         /// none, the N with the most traffic, all, or those of some namespaces. Each Service has 8
         /// series on each node. The counters do not advance while IPVS statistics are off
-        /// (docs/estimators.md)
+        /// (docs/sizing.md)
         service_metrics: Parsed<MeasuredServices> = "serviceMetrics" (deserialize_with = "of_scalar"),
             "off, top:N, all or namespaces:NAME,…" {
             in: [Ipvs], default: MeasuredServices::default(),
@@ -163,7 +163,7 @@ settings! {
     /// `estimators`: the kernel threads, or the timer, that estimate how much goes through IPVS.
     pub struct Estimators at "estimators." {
         /// IPVS statistics of the kernel (run_estimation, Linux 5.16 and later): {words}. Costs:
-        /// docs/estimators.md
+        /// docs/sizing.md
         run: Parsed<Run> = "run" (deserialize_with = "of_scalar"), "string" {
             in: [Ipvs], default: Run::default(),
         }

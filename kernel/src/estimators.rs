@@ -3,7 +3,7 @@
 //! Every two seconds the kernel adds up each server's counters over all CPUs, and estimates
 //! rates (net/netfilter/ipvs/ip_vs_est.c). Before Linux 6.2 one timer does that for all servers
 //! without a pause, and its CPU handles no packet meanwhile. Since then threads do it, which
-//! yield after 0.1 ms. See `docs/estimators.md`.
+//! yield after 0.1 ms. See `docs/sizing.md`.
 
 use std::fs;
 use std::path::Path;

@@ -70,7 +70,7 @@ fn of_services() -> String {
                 delays a change for it. A Service\ncounts from the start of kube-ipvs on, with all of its frontends: \
                 cluster IPs, NodePorts, external IPs and load balancer\nIPs. It has series as long as it has an \
                 endpoint.\n\n\
-                The counters do not advance while IPVS statistics are off (`docs/estimators.md`); \
+                The counters do not advance while IPVS statistics are off (`docs/sizing.md`); \
                 `kube_ipvs_statistics_running` is\nthen 0. `top:N` then shows the Services that come first by \
                 name. Connections are counted in either case.\n";
     let heading = "/metrics with serviceMetrics";
