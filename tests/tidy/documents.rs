@@ -97,6 +97,37 @@ fn pages_for_users_name_no_source_file() {
     }
 }
 
+/// Figures with a comma, such as `−5,020`, without their sign.
+fn figures(text: &str) -> impl Iterator<Item = &str> {
+    let words = text.split(|c: char| !c.is_ascii_digit() && c != ',');
+    words.map(|word| word.trim_matches(',')).filter(|word| word.contains(','))
+}
+
+#[test]
+fn figures_of_packets_are_those_of_their_page() {
+    const PAGES: [(&str, &str); 3] = [
+        ("README.md", "instructions"),
+        ("docs/comparison.md", "Instructions above"),
+        ("docs/fast-path.md", "Instructions above"),
+    ];
+    let measured = read(&root().join("docs/internals/packets.md"));
+    let measured: Vec<&str> = figures(&measured).collect();
+    for (page, begins) in PAGES {
+        let text = read(&root().join(page));
+        let paragraphs: Vec<&str> = if page == "README.md" {
+            // A point of a list, or a row.
+            text.split("\n- ").flat_map(|it| it.split("\n|")).collect()
+        } else {
+            text.split("\n## ").collect()
+        };
+        let of_packets = paragraphs.into_iter().filter(|it| it.contains(begins));
+        let found: Vec<&str> = of_packets.flat_map(figures).collect();
+        assert!(found.len() > 3, "{page}: {found:?}");
+        let other = found.iter().find(|figure| !measured.contains(figure));
+        assert_eq!(other, None, "{page} has it, and docs/internals/packets.md has not");
+    }
+}
+
 #[test]
 fn links_lead_to_files_and_places_that_exist() {
     let (mut broken, mut followed) = (Vec::new(), 0);
