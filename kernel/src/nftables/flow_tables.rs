@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use nftables::{Batch, Error, Family, FlowTable, Name, ParseError, TableId};
+use nftables::{Batch, Error, Family, Name, ParseError, TableId};
 use plan::rule_set::nft;
 
 use super::devices::{self, DeviceChanges, Devices};
@@ -81,15 +81,15 @@ impl FlowTables {
 /// Changes the devices of a flow table to those that it should have.
 pub(super) fn change_devices(
     table: &TableId,
-    found: &FlowTable,
+    found: &[String],
     wanted: &BTreeSet<String>,
     commit: &mut dyn FnMut(Batch) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    let DeviceChanges { added, removed } = devices::changes(&found.devices, wanted);
+    let DeviceChanges { added, removed } = devices::changes(found, wanted);
     let removed = removed.iter().map(|name| (name.as_str(), false));
     let changes: Vec<_> = removed.chain(added.iter().map(|name| (name.as_str(), true))).collect();
     for changes in changes.chunks(AT_ONCE) {
-        commit_those_that_are_there(table, &found.name, changes.to_vec(), commit)?;
+        commit_those_that_are_there(table, changes.to_vec(), commit)?;
     }
     Ok(())
 }
@@ -98,17 +98,18 @@ pub(super) fn change_devices(
 /// transaction, which is tried again without it.
 fn commit_those_that_are_there(
     table: &TableId,
-    flow_table: &Name,
     mut changes: Vec<(&str, bool)>,
     commit: &mut dyn FnMut(Batch) -> Result<(), Error>,
 ) -> Result<(), Error> {
+    // It is a name.
+    let Ok(flow_table) = Name::new(nft::FLOW_TABLE) else { return Ok(()) };
     while !changes.is_empty() {
         let mut batch = Batch::new();
         for (device, is_there) in &changes {
             if *is_there {
-                batch.create_flow_table(table, flow_table, priority(table), &[device]);
+                batch.create_flow_table(table, &flow_table, priority(table), &[device]);
             } else {
-                batch.remove_flow_table_devices(table, flow_table, priority(table), &[device]);
+                batch.remove_flow_table_devices(table, &flow_table, priority(table), &[device]);
             }
         }
         let Err(error) = commit(batch) else { return Ok(()) };

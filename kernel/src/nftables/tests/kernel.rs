@@ -1,6 +1,7 @@
 //! Tables of our own on the running kernel, and what `nft` says of them.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::Path;
 use std::process;
 use std::sync::Arc;
@@ -304,12 +305,30 @@ fn flow_tables_have_the_devices_that_there_are() {
         write(&mut tables, FastPath::Conntrack);
         require(&[]);
         assert_eq!(tables.compare_rules(Family::V4).unwrap(), None);
-        // More than one message has.
-        let many: String = (0..300).map(|it| format!("link add m{it} type dummy\n")).collect();
-        let many = many.replace("dummy", "veth");
-        succeed("ip", &["-batch", "-"], &many);
+        // More than one transaction has.
+        let batch = |numbers: Range<u32>, change: &dyn Fn(u32) -> String| {
+            succeed("ip", &["-batch", "-"], &numbers.map(change).collect::<String>());
+        };
+        let add = |it| format!("link add out-of-many{it} type veth peer name and-one-of-{it}\n");
+        let delete = |it| format!("link del out-of-many{it}\n");
+        batch(1_000..1_300, &add);
         write(&mut tables, FastPath::Offload);
         assert_eq!(devices("ip").len(), 604);
+        // More than a message of a list has: no list shows the flow table.
+        batch(1_300..1_900, &add);
+        tables.follow_devices();
+        require(&[]);
+        assert_eq!(tables.compare_rules(Family::V4).unwrap(), None);
+        ip("link add late1 type veth peer name late2");
+        tables.follow_devices();
+        batch(1_000..1_900, &delete);
+        require(&["a2", "b", "late1", "late2", "renamed", "v2"]);
+        batch(1_000..1_900, &add);
+        tables.follow_devices();
+        require(&[]);
+        write(&mut tables, FastPath::Conntrack);
+        batch(1_000..1_900, &delete);
+        require(&[]);
     });
 }
 

@@ -1,5 +1,6 @@
 //! Support of the host for the fast path.
 
+use std::ops::RangeInclusive;
 use std::path::Path;
 
 use plan::facts::NodeFacts;
@@ -15,6 +16,10 @@ use kernel::sysctl::{self, KernelVersion, Sysctl};
 
 /// The first kernel whose flow table returns a connection to connection tracking with the time that it had left.
 const FIRST_KERNEL: KernelVersion = KernelVersion(6, 1);
+
+/// Kernels that delete no entry of a connection that is in the flow table (`ctnetlink_del_conntrack` in
+/// net/netfilter/nf_conntrack_netlink.c). So does 6.1 before 6.1.32, which its release does not always tell.
+const KERNELS_THAT_KEEP: RangeInclusive<KernelVersion> = KernelVersion(6, 2)..=KernelVersion(6, 3);
 
 /// Returns the sysctl without which IPVS drops the answers of connections that it has forgotten, and that go on.
 pub(super) fn sysctl() -> Sysctl {
@@ -77,12 +82,18 @@ fn obstacle(settings: &Settings, proc_sys: &Path) -> Option<String> {
 
 /// Checks that the kernel takes flow tables in all families.
 fn try_offload(settings: &Settings, proc_sys: &Path) -> Result<(), String> {
-    if sysctl::kernel_version(proc_sys).is_some_and(|version| version < FIRST_KERNEL) {
+    let version = sysctl::kernel_version(proc_sys);
+    if version.is_some_and(|version| version < FIRST_KERNEL) {
         let KernelVersion(major, minor) = FIRST_KERNEL;
         return Err(format!(
             "flow tables before Linux {major}.{minor} end connections that are idle for two \
              minutes"
         ));
+    }
+    if version.is_some_and(|version| KERNELS_THAT_KEEP.contains(&version)) {
+        return Err("Linux 6.2 and 6.3 do not end connections that are in the flow table: those to endpoints that are \
+                    gone, or past their drain deadline, would go on"
+            .to_owned());
     }
     for family in &settings.families {
         let rules = RuleSetSettings::resolve(settings, *family, &NodeFacts::default());
@@ -133,13 +144,18 @@ mod tests {
     }
 
     #[test]
-    fn an_old_kernel_has_no_flow_table_that_keeps_connections() {
+    fn kernels_whose_flow_table_loses_or_keeps_connections_are_refused() {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir_all(root.path().join("kernel")).unwrap();
-        fs::write(root.path().join("kernel/osrelease"), "5.15.0-91-generic\n").unwrap();
         let settings = wanting(FastPath::Offload, RuleForm::Nftables);
-        let lack = try_offload(&settings, root.path()).unwrap_err();
-        assert!(lack.contains("before Linux 6.1"), "{lack}");
+        for (release, expected) in [
+            ("5.15.0-91-generic\n", "before Linux 6.1"),
+            ("6.2.0-39-generic\n", "Linux 6.2 and 6.3"),
+        ] {
+            fs::write(root.path().join("kernel/osrelease"), release).unwrap();
+            let lack = try_offload(&settings, root.path()).unwrap_err();
+            assert!(lack.contains(expected), "{lack}");
+        }
     }
 
     #[test]
