@@ -79,13 +79,16 @@ const SINGLES: &[&str] = &[
     "crc32c_generic",
     "crc32c_intel",
     "ctr",
+    "drbg",
     "gcm",
     "ghash_generic",
     "hmac",
+    "jitterentropy_rng",
     "md5",
     "seqiv",
     "sha1_generic",
     "sha256_generic",
+    "sha512_generic",
     "overlay",
 ];
 
