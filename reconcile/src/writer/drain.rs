@@ -275,7 +275,9 @@ impl Drain {
     /// Returns the number of connections of draining real servers, as they were read last.
     pub(crate) fn n_connections(&self) -> u64 {
         let by_ipvs: u64 = self.draining.iter().map(|(_, draining)| draining.connections).sum();
-        by_ipvs + self.tracked.n_connections()
+        // What is left of the last count is about nothing when nothing drains any more.
+        let tracked = if self.draining.is_empty() { 0 } else { self.tracked.n_connections() };
+        by_ipvs + tracked
     }
 
     /// Returns the draining real servers of a virtual server, with their deadlines.
