@@ -10,13 +10,13 @@ use axum::middleware::map_response;
 use axum::response::Html;
 use tokio::net::TcpListener;
 
+use super::pictures::Picture;
 use super::*;
 use serve::listen;
 
 const BROWSER: &str = "chromium-headless-shell";
 
-/// Answers as in the other tests, but for a rate that rises with each question, and for states that a
-/// node has.
+/// Answers as in the other tests, but for a rate that rises with each question.
 fn rising(asked: Arc<AtomicU64>) -> Site {
     let of_service = move || {
         let number = asked.fetch_add(1, Ordering::Relaxed);
@@ -26,31 +26,7 @@ fn rising(asked: Arc<AtomicU64>) -> Site {
             answer("Service", service)
         }
     };
-    let of_status = || async {
-        let (mut status, operation) =
-            (status(), "add real server 10.244.2.9:8080 of TCP 10.96.0.9:80");
-        let reason = "Cannot allocate memory (os error 12)";
-        status["kernel"]["pendingFirst"][0]["operation"] = operation.into();
-        status["kernel"]["pendingFirst"][0]["reason"] = reason.into();
-        status["errors"][0]["text"] = format!("{operation}: {reason}").into();
-        answer("Status", status)
-    };
-    let of_services = || async {
-        let mut services = services();
-        for (name, kind, used, active) in [("db", "ClusterIP", 0, 0), ("pay", "NodePort", 3, 41)] {
-            let mut row = services["services"][0].clone();
-            (row["name"], row["type"]) = (name.into(), kind.into());
-            (row["used"], row["ready"]) = (used.into(), used.into());
-            (row["warnings"], row["connections"]["active"]) = (0.into(), active.into());
-            services["services"].as_array_mut().unwrap().push(row);
-        }
-        answer("Services", services)
-    };
-    let answers = Router::new()
-        .route("/v1/service", get(of_service))
-        .route("/v1/services", get(of_services))
-        .route("/v1/status", get(of_status))
-        .fallback_service(answers());
+    let answers = Router::new().route("/v1/service", get(of_service)).fallback_service(answers());
     Site::new(answers, Handle::current(), Duration::ZERO)
 }
 
@@ -94,44 +70,6 @@ fn rate(document: &str) -> u64 {
     });
     rates.max().unwrap_or_else(|| panic!("{svg}"))
 }
-
-/// A page as a browser shows it.
-struct Shown {
-    /// Name of its picture.
-    name: &'static str,
-    path: &'static str,
-    /// Texts in it.
-    texts: &'static [&'static str],
-    /// Height of its picture.
-    height: u32,
-}
-
-const PAGES: [Shown; 4] = [
-    Shown {
-        name: "status",
-        path: "",
-        texts: &["node-1", "virtual servers", "KUBE-CLUSTER-IP", "3 endpoints by hand"],
-        height: 640,
-    },
-    Shown {
-        name: "services",
-        path: "services",
-        texts: &["cart", "203.0.113.9", "2/3"],
-        height: 370,
-    },
-    Shown {
-        name: "service",
-        path: "service?name=shop/cart",
-        texts: &["10.244.1.5:8080", "not used: not ready"],
-        height: 1_080,
-    },
-    Shown {
-        name: "trace",
-        path: "trace?source=outside&destination=203.0.113.9:80",
-        texts: &["203.0.113.9:80, scheduler rr", "an endpoint gets it", "masqueraded"],
-        height: 680,
-    },
-];
 
 /// Counts the texts of a picture that leave their boxes.
 const MEASURE: &str = "<script>
@@ -183,9 +121,8 @@ async fn texts_of_a_picture_stay_in_their_boxes() {
 
 #[tokio::test]
 async fn a_browser_shows_every_page() {
-    let site = rising(Arc::new(AtomicU64::new(0)));
-    let root = serve(pages(site, Readers::Loopback)).await;
-    for Shown { name, path, texts, .. } in PAGES {
+    let root = serve(pages(pictures::site(), Readers::Loopback)).await;
+    for Picture { name, path, texts, .. } in pictures::ALL {
         let shown = browse(format!("{root}/console/{path}"), vec!["--dump-dom".to_owned()]).await;
         for text in texts {
             assert!(shown.contains(text), "{name} has no {text:?}: {shown}");
@@ -198,11 +135,12 @@ async fn a_browser_shows_every_page() {
     assert!(style.contains("svg rect.draining"), "{style}");
 
     let Some(folder) = std::env::var_os("KUBE_IPVS_SCREENSHOTS").map(PathBuf::from) else { return };
-    for Shown { name, path, height, .. } in PAGES {
+    for Picture { name, path, height, .. } in pictures::ALL {
         let file = folder.join(format!("console-{name}.png"));
         let picture = format!("--screenshot={}", file.display());
         let window = format!("--window-size=1220,{height}");
         browse(format!("{root}/console/{path}"), vec![window, picture]).await;
         assert!(file.metadata().unwrap().len() > 1_000, "{}", file.display());
     }
+    pictures::keep_words().await;
 }
