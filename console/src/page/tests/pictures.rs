@@ -4,6 +4,10 @@
 use super::*;
 
 /// A page of which there is a picture.
+#[cfg_attr(
+    not(feature = "browser-tests"),
+    expect(dead_code, reason = "what only a browser looks at")
+)]
 pub(super) struct Picture {
     /// Name of the picture.
     pub(super) name: &'static str,
