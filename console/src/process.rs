@@ -180,7 +180,7 @@ impl Running {
     /// Loads the configuration that it would load now.
     pub fn configuration(&self) -> anyhow::Result<Configuration> {
         let loaded = Configuration::load(&self.arguments);
-        loaded.context("load the configuration of the running kube-ipvs")
+        loaded.with_context(|| format!("load the configuration of {}", self.description()))
     }
 }
 
@@ -195,13 +195,19 @@ fn parent(status: &str) -> Option<i32> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
 
     /// Makes a process below a folder that stands for /proc.
-    fn mk_process(proc: &Path, pid: &str, namespace: &str, program: &str, words: &[&str]) {
+    pub(crate) fn mk_process(
+        proc: &Path,
+        pid: &str,
+        namespace: &str,
+        program: &str,
+        words: &[&str],
+    ) {
         let folder = proc.join(pid);
         fs::create_dir_all(folder.join("ns")).unwrap();
         symlink(namespace, folder.join("ns/net")).unwrap();

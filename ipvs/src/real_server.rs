@@ -85,9 +85,9 @@ pub enum TunnelType {
 pub struct RealServerStatus {
     /// Its configuration.
     pub server: RealServer,
-    /// Established connections, and for UDP all.
+    /// Established connections.
     pub active_connections: u32,
-    /// Connections that begin or end.
+    /// Connections that begin or end, and all of UDP.
     pub inactive_connections: u32,
     /// Clients that are to stay with it.
     pub persistent_connections: u32,

@@ -31,9 +31,9 @@ pub struct CountedRealServer {
     pub socket: SocketAddr,
     /// Its share; 0 means no new connections.
     pub weight: u32,
-    /// Established connections, and for UDP all.
+    /// Established connections.
     pub active: u32,
-    /// Connections that begin or end.
+    /// Connections that begin or end, and all of UDP.
     pub inactive: u32,
     /// Traffic to and from it.
     pub traffic: ipvs::Statistics,
@@ -42,9 +42,9 @@ pub struct CountedRealServer {
 /// Number of connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ConnectionCount {
-    /// Established ones, and for UDP all.
+    /// Established ones.
     pub active: u64,
-    /// Those that begin or end.
+    /// Those that begin or end, and all of UDP.
     pub inactive: u64,
 }
 

@@ -31,9 +31,9 @@ pub struct TrafficCounters {
 /// Connections of a virtual server's real servers at one time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CurrentConnections {
-    /// Established connections; of UDP, all.
+    /// Established connections.
     pub active: u64,
-    /// Connections that begin or end.
+    /// Connections that begin or end, and all of UDP.
     pub inactive: u64,
     /// Those among both whose real server has weight 0, which it has while it drains.
     pub draining: u64,

@@ -134,9 +134,9 @@ pub struct EndpointState {
     pub used: Use,
     /// Its share in the kernel; absent: the kernel does not have it.
     pub weight: Option<u32>,
-    /// Established connections, and for UDP all.
+    /// Established connections.
     pub active: Option<u32>,
-    /// Connections that begin or end.
+    /// Connections that begin or end, and all of UDP.
     pub inactive: Option<u32>,
     /// Seconds that its connections still have, if it drains.
     pub draining_seconds: Option<f64>,

@@ -85,9 +85,9 @@ pub struct PortRow {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Connections {
-    /// Established ones, and for UDP all.
+    /// Established ones.
     pub active: u64,
-    /// Those that begin or end.
+    /// Those that begin or end, and all of UDP.
     pub inactive: u64,
 }
 

@@ -82,9 +82,9 @@ pub struct ServiceTraffic {
     /// Number of its virtual servers.
     pub virtual_servers: usize,
     pub rates: Rates,
-    /// Established connections, and of UDP all.
+    /// Established connections.
     pub active: u64,
-    /// Connections that begin or end.
+    /// Connections that begin or end, and all of UDP.
     pub inactive: u64,
     /// Its endpoints, in the order that was asked for.
     pub endpoints: Vec<EndpointTraffic>,
@@ -98,9 +98,9 @@ pub struct EndpointTraffic {
     pub endpoint: SocketAddr,
     /// Its rates: by two readings, or as the kernel estimates them where there was one only.
     pub rates: Rates,
-    /// Established connections, and of UDP all.
+    /// Established connections.
     pub active: u64,
-    /// Connections that begin or end.
+    /// Connections that begin or end, and all of UDP.
     pub inactive: u64,
     /// Its weight, the largest if it has several; 0: it drains.
     pub weight: u32,

@@ -1,5 +1,7 @@
 //! `kube-ipvs diff`: the kernel against the plan.
 
+use std::path::Path;
+
 use clap::{Args, ValueEnum};
 
 use super::plan::operations_text;
@@ -11,7 +13,7 @@ use crate::answers::takeover::Takeover;
 use crate::offline::Node;
 use crate::outcome::{Failure, Verdict};
 use crate::output::{bad, duration, notable, or_dash};
-use crate::process;
+use crate::process::{self, Running};
 use crate::table::{Column, Table};
 use config::Configuration;
 use syntax::counted::counted;
@@ -64,7 +66,7 @@ pub(super) fn run(arguments: &Arguments, session: &mut Session) -> Result<Verdic
     if let Some(With::KubeProxy) = arguments.with {
         let configuration = match arguments.source.is_given() {
             true => arguments.source.configuration()?,
-            false => of_running_proxy()?,
+            false => of_running_proxy(process::PROC.as_ref())?,
         };
         let takeover = Node::read(configuration)?.takeover()?;
         let verdict = Verdict::from(takeover.whole);
@@ -82,15 +84,45 @@ pub(super) fn run(arguments: &Arguments, session: &mut Session) -> Result<Verdic
 }
 
 /// Returns the configuration of the running kube-proxy, which a takeover would be made with.
-fn of_running_proxy() -> Result<Configuration, Failure> {
-    let running = process::find_named(process::PROC.as_ref(), "kube-proxy");
+fn of_running_proxy(proc: &Path) -> Result<Configuration, Failure> {
+    let running = process::find_named(proc, "kube-proxy");
     let running = running.map_err(|error| {
         Failure::Asked(format!(
             "no configuration to compare with: {error}. Name its file: kube-ipvs diff --with \
              kube-proxy -- --config=FILE"
         ))
     })?;
-    running.configuration().map_err(|error| Failure::Asked(format!("{error:#}")))
+    let configuration =
+        running.configuration().map_err(|error| Failure::Asked(format!("{error:#}")))?;
+    match unread_kubeconfig(&running, &configuration) {
+        Some(text) => Err(Failure::Asked(text)),
+        None => Ok(configuration),
+    }
+}
+
+/// Returns the reason for which the kubeconfig of a process in a container cannot be used from here, with what to do.
+fn unread_kubeconfig(running: &Running, configuration: &Configuration) -> Option<String> {
+    let path = configuration.api_server.kubeconfig.as_deref()?;
+    if running.sees_the_same_files() || path.exists() {
+        return None;
+    }
+    let (pid, node) = (running.pid.as_raw_nonzero(), &configuration.settings.node_name);
+    let what_to_do = match running.arguments.file() {
+        Some(file) => format!(
+            "Copy its configuration {file}, set clientConnection.kubeconfig in the copy to a kubeconfig of this \
+             node, such as /etc/kubernetes/admin.conf, and name the copy: kube-ipvs diff --with kube-proxy -- \
+             --config=COPY --hostname-override={node}"
+        ),
+        None => format!(
+            "Pass its flags with a kubeconfig of this node, such as /etc/kubernetes/admin.conf: kube-ipvs diff \
+             --with kube-proxy -- --kubeconfig=FILE --hostname-override={node}"
+        ),
+    };
+    Some(format!(
+        "cannot read the kubeconfig {} of kube-proxy (process {pid}): it is in kube-proxy's container, and names \
+         files there. {what_to_do}",
+        path.display()
+    ))
 }
 
 fn verdict(diff: &Diff) -> Verdict {
@@ -164,6 +196,7 @@ fn state_text(line: &DiffLine) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::process::tests::mk_process;
 
     fn line(kind: DifferenceKind, state: DifferenceState) -> DiffLine {
         DiffLine {
@@ -182,6 +215,36 @@ mod tests {
 
     fn plain(diff: &Diff, all: bool) -> String {
         anstream::adapter::strip_str(&text(diff, all)).to_string()
+    }
+
+    #[test]
+    fn a_kubeconfig_in_kube_proxys_container_is_named_with_what_to_pass() {
+        let proc = tempfile::tempdir().unwrap();
+        let (own, container) = (proc.path().join("10"), proc.path().join("11/root"));
+        mk_process(proc.path(), "10", "net:[1]", "/bin/kube-ipvs", &["kube-ipvs", "diff"]);
+        std::os::unix::fs::symlink(own, proc.path().join("self")).unwrap();
+        let words = ["kube-proxy", "--config=/etc/kube-proxy.conf", "--hostname-override=worker-7"];
+        mk_process(proc.path(), "11", "net:[1]", "/usr/local/bin/kube-proxy", &words);
+        let file = container.join("etc/kube-proxy.conf");
+        std::fs::create_dir_all(container.join("etc")).unwrap();
+        let write = |kubeconfig: &str| {
+            let text = format!(
+                "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n\
+                 clientConnection: {{kubeconfig: {kubeconfig}}}\n"
+            );
+            std::fs::write(&file, text).unwrap();
+        };
+        write("/only/in/the/container.conf");
+        let said = of_running_proxy(proc.path()).unwrap_err().to_string();
+        for text in [
+            "cannot read the kubeconfig /only/in/the/container.conf of kube-proxy (process 11)",
+            file.to_str().unwrap(),
+            "-- --config=COPY --hostname-override=worker-7",
+        ] {
+            assert!(said.contains(text), "{text}: {said}");
+        }
+        write(file.to_str().unwrap());
+        assert!(of_running_proxy(proc.path()).is_ok(), "one that is here is used");
     }
 
     #[test]

@@ -19,7 +19,7 @@ pub(crate) const NAME: &str = "NAME";
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 #[command(after_help = "Example: kube-ipvs services -A\n\n\
     READY: ready endpoints of all; USED: endpoints that this node sends clients to. ACTIVE: \
-    established connections (UDP: all); INACTIVE: connections that begin or end.")]
+    established connections; INACTIVE: connections that begin or end, and all of UDP.")]
 pub struct Arguments {
     /// Lists Services of all namespaces
     #[arg(short = 'A', long, conflicts_with = "namespace")]

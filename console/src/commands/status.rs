@@ -234,7 +234,7 @@ fn drift_text(kernel: &KernelStatus) -> String {
 fn sysctls_text(kernel: &KernelStatus) -> String {
     let state = match kernel.sysctl_mismatches {
         0 => "all as required".to_owned(),
-        number => bad(format!("{number} not all as required")),
+        number => bad(format!("{number} not as required")),
     };
     match kernel.sysctls_put_back {
         0 => state,

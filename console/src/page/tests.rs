@@ -1,7 +1,6 @@
 #[cfg(feature = "browser-tests")]
 mod browser;
-#[cfg(feature = "browser-tests")]
-mod pictured;
+mod pictures;
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -159,15 +158,23 @@ struct Asked {
 }
 
 async fn ask(path: &str) -> Response {
+    ask_of(site(), path).await
+}
+
+async fn ask_of(site: Site, path: &str) -> Response {
     let peer = SocketAddr::from(([127, 0, 0, 1], 40_000));
-    let router = pages(site(), Readers::Loopback).layer(Extension(Peer(peer)));
+    let router = pages(site, Readers::Loopback).layer(Extension(Peer(peer)));
     let request = Request::get(path).header("Host", "localhost:10249").body(Body::empty()).unwrap();
     let Ok(response) = router.oneshot(request).await;
     response
 }
 
 async fn read(path: &str) -> (u16, String) {
-    let response = ask(path).await;
+    read_from(site(), path).await
+}
+
+async fn read_from(site: Site, path: &str) -> (u16, String) {
+    let response = ask_of(site, path).await;
     let status = response.status().as_u16();
     let body = to_bytes(response.into_body(), LONGEST_ANSWER).await.unwrap();
     (status, String::from_utf8(body.to_vec()).unwrap())

@@ -158,11 +158,13 @@ impl TrackedConnection {
         Flow { protocol, destination, reply_source }
     }
 
-    /// True if data may flow: as IPVS counts active connections, of UDP all.
+    /// True if IPVS would count it as active: it is established, and not of UDP. IPVS counts a connection as inactive
+    /// (`__ip_vs_update_dest` in net/netfilter/ipvs/ip_vs_ctl.c) until its protocol says otherwise, and UDP never does
+    /// (`udp_state_transition` in ip_vs_proto_udp.c).
     pub(super) fn is_active(&self) -> bool {
-        self.protocol == Protocol::Udp
-            || self.path == FastPath::Offload
-            || matches!(self.state, "ESTABLISHED" | "HEARTBEAT_SENT" | "HEARTBEAT_ACKED")
+        let is_established = self.path == FastPath::Offload
+            || matches!(self.state, "ESTABLISHED" | "HEARTBEAT_SENT" | "HEARTBEAT_ACKED");
+        is_established && self.protocol != Protocol::Udp
     }
 
     /// Returns what the client takes for the server.

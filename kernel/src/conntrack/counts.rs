@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_that_may_have_data_are_active_and_of_udp_all() {
+    fn established_connections_are_active_and_of_udp_none() {
         let mut counts = TrackedCounts::default();
         for (state, path) in [
             ("ESTABLISHED", FastPath::Conntrack),
@@ -124,12 +124,13 @@ mod tests {
             counts.add(&tracked(Protocol::Tcp, state, path));
         }
         counts.add(&tracked(Protocol::Udp, "UNREPLIED", FastPath::Conntrack));
+        counts.add(&tracked(Protocol::Udp, "OFFLOAD", FastPath::Offload));
         let of = |protocol| {
             let frontend = Frontend { address: [10, 96, 0, 10].into(), protocol, port: 80 };
             counts.get(&frontend, ([10, 244, 1, 11], 8_080).into())
         };
         assert_eq!(of(Protocol::Tcp), ConnectionCount { active: 2, inactive: 3 });
-        assert_eq!(of(Protocol::Udp), ConnectionCount { active: 1, inactive: 0 });
+        assert_eq!(of(Protocol::Udp), ConnectionCount { active: 0, inactive: 2 });
         assert_eq!((of(Protocol::Sctp).total(), counts.iter().count()), (0, 2));
     }
 }

@@ -70,13 +70,13 @@ const PER_SERVICE: [PerService; 8] = [
     (
         "kube_ipvs_service_active_connections",
         MetricType::GAUGE,
-        "Number of established connections to a Service on this node; for UDP, all connections.",
+        "Number of established connections to a Service on this node, without UDP.",
         |of| of.current.active,
     ),
     (
         "kube_ipvs_service_inactive_connections",
         MetricType::GAUGE,
-        "Number of connections to a Service on this node that are being opened or closed.",
+        "Number of connections to a Service on this node that are being opened or closed, and all of UDP.",
         |of| of.current.inactive,
     ),
     (

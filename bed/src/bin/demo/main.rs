@@ -130,10 +130,10 @@ fn show(
 ) -> Result<()> {
     report.step("asking every Service 12 times, from the client outside and from a pod");
     services::ask_all(report, cluster)?;
-    report.step("taking a pod of `web` away and putting it back, under traffic");
-    change::under_traffic(report, cluster, manifests)?;
     report.step("what node1 holds now");
-    state::print(&cluster.node(1)?.namespace, program)
+    state::print(&cluster.node(1)?.namespace, program)?;
+    report.step("taking a pod of `web` away and putting it back, under traffic");
+    change::under_traffic(report, cluster, manifests)
 }
 
 /// The same with rules in nf_tables, and a flow table.

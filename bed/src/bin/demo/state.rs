@@ -9,15 +9,15 @@ use bed::Namespace;
 /// Prints virtual servers, sets that have entries, rules by chain, and bound addresses.
 pub(crate) fn print(node: &Namespace, program: &Path) -> Result<()> {
     print!("{}", node.command("ipvsadm", &["-Ln"])?);
-    println!("sets with entries:");
     let saved = node.command(&program.to_string_lossy(), &["sets"])?;
     let sets = sets(&saved);
-    for (name, entries) in &sets {
-        if *entries > 0 {
-            println!("  {name}: {entries}");
-        }
-    }
-    println!("  and {} empty ones", sets.values().filter(|entries| **entries == 0).count());
+    let filled: Vec<String> = sets
+        .iter()
+        .filter(|(_, entries)| **entries > 0)
+        .map(|(name, entries)| format!("{name} {entries}"))
+        .collect();
+    println!("sets with entries: {}", filled.join(", "));
+    println!("  and {} empty ones", sets.len() - filled.len());
     for (family, program) in [("IPv4", "iptables-save"), ("IPv6", "ip6tables-save")] {
         if !Path::new("/usr/sbin").join(program).exists() {
             println!("rules, {family}: in nf_tables, and this host has no program that lists them");
@@ -28,12 +28,10 @@ pub(crate) fn print(node: &Namespace, program: &Path) -> Result<()> {
             rules.iter().map(|(chain, count)| format!("{chain} {count}")).collect();
         println!("rules by chain, {family}: {}", chains.join(", "));
     }
-    println!("addresses on kube-ipvs0:");
     let addresses = node.command("ip", &["-brief", "address", "show", "dev", "kube-ipvs0"])?;
     // After the link's name and state.
-    for address in addresses.split_whitespace().skip(2) {
-        println!("  {address}");
-    }
+    let addresses: Vec<&str> = addresses.split_whitespace().skip(2).collect();
+    println!("addresses on kube-ipvs0: {}", addresses.join(", "));
     Ok(())
 }
 

@@ -10,6 +10,7 @@ use axum::middleware::map_response;
 use axum::response::Html;
 use tokio::net::TcpListener;
 
+use super::pictures::Picture;
 use super::*;
 use serve::listen;
 
@@ -70,44 +71,6 @@ fn rate(document: &str) -> u64 {
     rates.max().unwrap_or_else(|| panic!("{svg}"))
 }
 
-/// A page as a browser shows it.
-struct Shown {
-    /// Name of its picture.
-    name: &'static str,
-    path: &'static str,
-    /// Texts in it.
-    texts: &'static [&'static str],
-    /// Height of its picture.
-    height: u32,
-}
-
-const PAGES: [Shown; 4] = [
-    Shown {
-        name: "status",
-        path: "",
-        texts: &["node-1", "virtual servers", "KUBE-CLUSTER-IP", "all as required"],
-        height: 660,
-    },
-    Shown {
-        name: "services",
-        path: "services",
-        texts: &["cart", "203.0.113.9", "2/2"],
-        height: 360,
-    },
-    Shown {
-        name: "service",
-        path: "service?name=shop/cart",
-        texts: &["10.244.1.5:8080", "drains"],
-        height: 960,
-    },
-    Shown {
-        name: "trace",
-        path: "trace?source=192.168.0.100&destination=10.96.0.10:80",
-        texts: &["10.96.0.10:80, scheduler rr", "an endpoint gets it", "masqueraded"],
-        height: 1_040,
-    },
-];
-
 /// Counts the texts of a picture that leave their boxes.
 const MEASURE: &str = "<script>
 addEventListener('load', () => {
@@ -158,9 +121,8 @@ async fn texts_of_a_picture_stay_in_their_boxes() {
 
 #[tokio::test]
 async fn a_browser_shows_every_page() {
-    let site = Site::new(pictured::answers(), Handle::current(), Duration::ZERO);
-    let root = serve(pages(site, Readers::Loopback)).await;
-    for Shown { name, path, texts, .. } in PAGES {
+    let root = serve(pages(pictures::site(), Readers::Loopback)).await;
+    for Picture { name, path, texts, .. } in pictures::ALL {
         let shown = browse(format!("{root}/console/{path}"), vec!["--dump-dom".to_owned()]).await;
         for text in texts {
             assert!(shown.contains(text), "{name} has no {text:?}: {shown}");
@@ -173,11 +135,12 @@ async fn a_browser_shows_every_page() {
     assert!(style.contains("svg rect.draining"), "{style}");
 
     let Some(folder) = std::env::var_os("KUBE_IPVS_SCREENSHOTS").map(PathBuf::from) else { return };
-    for Shown { name, path, height, .. } in PAGES {
+    for Picture { name, path, height, .. } in pictures::ALL {
         let file = folder.join(format!("console-{name}.png"));
         let picture = format!("--screenshot={}", file.display());
         let window = format!("--window-size=1220,{height}");
         browse(format!("{root}/console/{path}"), vec![window, picture]).await;
         assert!(file.metadata().unwrap().len() > 1_000, "{}", file.display());
     }
+    pictures::keep_words().await;
 }
