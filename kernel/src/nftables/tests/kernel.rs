@@ -126,7 +126,12 @@ fn listed(nft: &str, family: &str) -> BTreeMap<String, Vec<String>> {
             name.trim_end_matches(" {").clone_into(&mut chain);
             chains.insert(chain.clone(), Vec::new());
         } else if !line.is_empty() && !line.starts_with("type ") && !line.starts_with('}') {
-            chains.get_mut(&chain).unwrap().push(line.to_owned());
+            // Releases before 1.1 print two bits so.
+            let (former, now) = (
+                "ct status confirmed,dnat / confirmed,dnat",
+                "ct status & (confirmed | dnat) == confirmed | dnat",
+            );
+            chains.get_mut(&chain).unwrap().push(line.replace(former, now));
         }
     }
     chains
