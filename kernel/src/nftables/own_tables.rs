@@ -244,7 +244,7 @@ impl OwnTables {
     /// Writes the rules of a family, all of them, in one transaction.
     ///
     /// # Errors
-    /// The kernel's refusal. Nothing has changed then.
+    /// The kernel's refusal. Nothing has changed then, unless it is about a flow table that is to go.
     pub fn write_rules(&mut self, family: Family) -> Result<(), Refusal> {
         let batch = self.batch_of_rules(family)?;
         self.commit(batch).map_err(|error| refusal(&error))?;

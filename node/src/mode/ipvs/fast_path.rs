@@ -21,6 +21,9 @@ const FIRST_KERNEL: KernelVersion = KernelVersion(6, 1);
 /// net/netfilter/nf_conntrack_netlink.c). So does 6.1 before 6.1.32, which its release does not always tell.
 const KERNELS_THAT_KEEP: RangeInclusive<KernelVersion> = KernelVersion(6, 2)..=KernelVersion(6, 3);
 
+/// What to do about an older kernel.
+const NEWER: &str = "Start a newer kernel on the host, or set fastPath: conntrack";
+
 /// Returns the sysctl without which IPVS drops the answers of connections that it has forgotten, and that go on.
 pub(super) fn sysctl() -> Sysctl {
     let why = "answers of connections that conntrack carries pass IPVS";
@@ -87,13 +90,14 @@ fn try_offload(settings: &Settings, proc_sys: &Path) -> Result<(), String> {
         let KernelVersion(major, minor) = FIRST_KERNEL;
         return Err(format!(
             "flow tables before Linux {major}.{minor} end connections that are idle for two \
-             minutes"
+             minutes. {NEWER}"
         ));
     }
     if version.is_some_and(|version| KERNELS_THAT_KEEP.contains(&version)) {
-        return Err("Linux 6.2 and 6.3 do not end connections that are in the flow table: those to endpoints that are \
-                    gone, or past their drain deadline, would go on"
-            .to_owned());
+        return Err(format!(
+            "Linux 6.2 and 6.3 do not end connections that are in the flow table: those to endpoints that are gone, or \
+             past their drain deadline, would go on. {NEWER}"
+        ));
     }
     for family in &settings.families {
         let rules = RuleSetSettings::resolve(settings, *family, &NodeFacts::default());
@@ -154,7 +158,7 @@ mod tests {
         ] {
             fs::write(root.path().join("kernel/osrelease"), release).unwrap();
             let lack = try_offload(&settings, root.path()).unwrap_err();
-            assert!(lack.contains(expected), "{lack}");
+            assert!(lack.contains(expected) && lack.ends_with(NEWER), "{lack}");
         }
     }
 
